@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -137,11 +137,7 @@ def load_provider(name: str) -> Provider:
     module_name, separator, class_name = target.partition(":")
     if not separator:
         raise InputError(f"unknown kernel provider {name!r}; expected one of {', '.join(PROVIDERS)}")
-    try:
+    needs = f"kernel provider {name!r} needs the package {{name}}: pip install 'gemm-model[bench,libraries]'"
+    with importing(needs):
         provider: Provider = getattr(import_module(module_name), class_name)()
-    except ImportError as error:
-        raise MissingExtraError(
-            f"kernel provider {name!r} needs the package {error.name!r}: "
-            "pip install 'gemm-model[bench,libraries]'"
-        ) from error
     return provider

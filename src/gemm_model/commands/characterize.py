@@ -17,7 +17,7 @@ from gemm_model.bench.characterization import (
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.report.document import Document
@@ -39,12 +39,8 @@ def run(args: argparse.Namespace) -> int:
     common.check_outputs(args.output, args.table)
     # A misspelled override is refused before anything is measured.
     load_config(args.overrides, {"gpu": args.base} if args.base else {})
-    try:
+    with importing("characterize needs the package {name}: pip install 'gemm-model[bench]'"):
         from gemm_model.bench.microbench import Microbenchmarks
-    except ImportError as error:
-        raise MissingExtraError(
-            f"characterize needs the package {error.name!r}: pip install 'gemm-model[bench]'"
-        ) from error
     benchmarks = Microbenchmarks()
     card = benchmarks.describe()
     known = {name: load_gpu_mapping(name) for name in gpu_names()}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GemmModelError(Exception):
     """Base of this package's errors: one clear sentence for the user, no traceback."""
@@ -33,6 +36,15 @@ class MissingExtraError(GemmModelError):
 def extra_needed(what: str, package: str, extra: str) -> str:
     """The sentence that says how to install what an option needs."""
     return f"{what} needs {package}; install it with: pip install 'gemm-model[{extra}]'"
+
+
+@contextmanager
+def importing(needs: str) -> Iterator[None]:
+    """Raise MissingExtraError with the sentence `needs` where a package is not there; `{name}` is its name."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(needs.replace("{name}", repr(error.name))) from error
 
 
 class PartialResultError(GemmModelError):

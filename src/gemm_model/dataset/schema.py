@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,15 +47,11 @@ PROVENANCE = ("run",)
 @cache
 def pyarrow() -> ModuleType:
     """The package that reads and writes Parquet. Raises MissingExtraError if it is not installed."""
-    try:
+    with importing("a data set needs the package pyarrow: pip install 'gemm-model[fleet]'"):
         import pyarrow as package
         import pyarrow.compute
         import pyarrow.csv
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            "a data set needs the package pyarrow: pip install 'gemm-model[fleet]'"
-        ) from error
     return package  # type: ignore[no-any-return]
 
 

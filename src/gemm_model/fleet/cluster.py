@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
-from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError
+from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, importing
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -103,12 +103,8 @@ def _version() -> str:
 
 
 def _distributed() -> Any:
-    try:
+    with importing("--cluster needs the package distributed: pip install 'gemm-model[fleet]'"):
         return import_module("distributed")
-    except ImportError as error:
-        raise MissingExtraError(
-            "--cluster needs the package distributed: pip install 'gemm-model[fleet]'"
-        ) from error
 
 
 @contextmanager
@@ -179,12 +175,10 @@ def _batch_jobs(path: Path) -> Iterator[Any]:
         raise InputError(f"{path}: system is {system!r}; expected one of {', '.join(BATCH_SYSTEMS)}")
     if not isinstance(jobs, int) or jobs < 1:
         raise InputError(f"{path}: jobs is {jobs!r}; expected a positive whole number")
-    try:
+    with importing(
+        "a cluster of batch jobs needs the package dask-jobqueue: pip install 'gemm-model[fleet]'"
+    ):
         kind = getattr(import_module("dask_jobqueue"), BATCH_SYSTEMS[system])
-    except ImportError as error:
-        raise MissingExtraError(
-            "a cluster of batch jobs needs the package dask-jobqueue: pip install 'gemm-model[fleet]'"
-        ) from error
     try:
         cluster = kind(**options)
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.dtypes import BlockScale, DataType, element_type
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -22,12 +22,8 @@ from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
 
-try:
+with importing("the CUTLASS heuristic needs its operator API: pip install nvidia-cutlass-operators"):
     from cutlass.operators import GemmArguments, Heuristic, ScaledOperand, register_heuristic
-except ImportError as error:
-    raise MissingExtraError(
-        "the CUTLASS heuristic needs its operator API: pip install nvidia-cutlass-operators"
-    ) from error
 
 NAME = "gemm_model"
 

@@ -17,7 +17,7 @@ import numpy as np
 from gemm_model import __version__
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
@@ -26,7 +26,7 @@ from gemm_model.integrations.triton import config_from, fits
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import TORCH_FAMILY, family_of
 
-try:
+with importing("the choices for Inductor need torch 2.11 or newer: pip install torch"):
     import torch
     from torch._inductor import config as inductor_config
     from torch._inductor.choices import InductorChoices
@@ -34,8 +34,6 @@ try:
     from torch._inductor.virtualized import V
 
     from gemm_model.integrations.torch_operators import work_of
-except ImportError as error:
-    raise MissingExtraError("the choices for Inductor need torch 2.11 or newer: pip install torch") from error
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
@@ -109,12 +109,10 @@ def precision_of(problem: GemmProblem) -> str:
 
 @cache
 def _library(gpu: str) -> Any:
-    try:
+    with importing(
+        "the baseline needs the package nvidia-matmul-heuristics: pip install nvidia-matmul-heuristics"
+    ):
         import nvMatmulHeuristics as NvMmh
-    except ImportError as error:
-        raise MissingExtraError(
-            "the baseline needs the package nvidia-matmul-heuristics: pip install nvidia-matmul-heuristics"
-        ) from error
     return NvMmh.NvMatmulHeuristicsInterfaceEx(
         backend=NvMmh.NvMatmulHeuristicsTarget.CUTLASS3,
         flags=NvMmh.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gemm_model.choice.selection import rank
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -40,12 +40,8 @@ def gemm_config(
 
     Raises MissingExtraError if QuACK is not installed, InputError if no configuration is legal.
     """
-    try:
+    with importing("a GemmConfig needs the package quack-kernels: pip install quack-kernels"):
         from quack.gemm_config import GemmConfig
-    except ImportError as error:
-        raise MissingExtraError(
-            "a GemmConfig needs the package quack-kernels: pip install quack-kernels"
-        ) from error
     ranking = rank(problem, gpu, 1, model=model, family="quack", sms=sms, options=options)
     return GemmConfig(**quack_arguments(ranking.best.candidate, ranking.gpu))
 

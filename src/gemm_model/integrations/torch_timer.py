@@ -17,14 +17,14 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
+from gemm_model.core.errors import GemmModelError, InputError, importing
 from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY, families, family_of
 from gemm_model.models import DEFAULT_MODEL
 
-try:
+with importing("GemmTimer needs the package torch: pip install torch"):
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -41,8 +41,6 @@ try:
         launches_kernels,
         work_of,
     )
-except ImportError as error:
-    raise MissingExtraError("GemmTimer needs the package torch: pip install torch") from error
 
 BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 """Families that torch takes its other kernels from."""

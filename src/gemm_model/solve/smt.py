@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.core.errors import InputError, importing
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, require_objective
@@ -54,10 +54,8 @@ def solve_smt(
         )
     if not timeout_s > 0:
         raise InputError(f"a time-out of {timeout_s:g} s; expected a positive number of seconds")
-    try:
+    with importing("the SMT solver needs z3; install gemm-model[smt]"):
         import z3
-    except ImportError:
-        raise MissingExtraError("the SMT solver needs z3; install gemm-model[smt]") from None
 
     deadline = time.monotonic() + timeout_s
     query = _Query(z3, m, n, k, machine, objective, batch)
