@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path
+from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
@@ -257,10 +256,7 @@ def write_plan(rows: Sequence[Row], path: Path) -> None:
     columns = (*IDENTITY_COLUMNS, *DETAIL_COLUMNS, *(CHAIN_COLUMNS if rows[0].regime == "graph" else ()))
     names = [name for name in columns if name not in ("gpu", "gpu_uuid")]
     names += extra_columns(rows)
-    with atomic_path(path) as unfinished, unfinished.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row.columns() for row in rows)
+    atomic_write(path, csv_rows([row.columns() for row in rows], names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 
 from gemm_model.bench.characterization import (
@@ -18,7 +17,7 @@ from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
 from gemm_model.core.errors import InputError, importing
-from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.report.document import Document
 
@@ -55,10 +54,7 @@ def run(args: argparse.Namespace) -> int:
     atomic_write(args.output, heading + text)
     if args.table is not None:
         columns, rows = measurement_rows(measurements)
-        with atomic_path(args.table) as path, path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        atomic_write(args.table, csv_rows(rows, columns))
     for name in PROTOCOLS:
         before = getattr(packaged, name)
         told = "not known" if before is None else f"{before:g}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gemm_model.core.errors import InputError
 
@@ -54,6 +58,26 @@ def atomic_write(path: Path, text: str) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def read_json(path: Path, expected: str) -> Any:
+    """The content of a JSON file. Raises InputError for one that is not there or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r}: not readable as JSON ({error})") from None
+
+
+def csv_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> str:
+    """Rows as CSV with a header; without `columns` those of all rows, in their order. None is an empty cell."""
+    text = io.StringIO()
+    names = columns or list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def check_writable(path: Path) -> None:

@@ -7,12 +7,9 @@ milliseconds, tables of this package in microseconds.
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ import pandas as pd
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_write
+from gemm_model.core.files import atomic_write, csv_rows, read_json
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import Candidate
@@ -75,12 +72,7 @@ class ProfilerProblem:
 def read_problems(path: Path | str) -> list[ProfilerProblem]:
     """The problems of a JSON list; raises InputError naming file, entry and key of what is wrong."""
     path = Path(path)
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a JSON list") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r}: not readable as JSON ({error})") from None
+    entries = read_json(path, "a JSON list")
     if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
         raise InputError(f"{path}: expected a JSON list of problems, each a mapping")
     return [
@@ -138,12 +130,7 @@ def write_test_list(
     for each in problems:
         choices = ranker.rank(each.problem, configs_per_problem).choices
         rows += [_test_row(each, choice.candidate) for choice in choices]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = StringIO()
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    atomic_write(Path(path), text.getvalue())
+    atomic_write(Path(path), csv_rows(rows))
     return len(rows)
 
 

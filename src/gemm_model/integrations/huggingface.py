@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import read_json
 from gemm_model.core.sizes import size_of
 
 NESTED = ("text_config", "llm_config", "language_config")
@@ -144,12 +144,7 @@ def read_config(path: Path | str) -> ModelShapes:
     """
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a config.json") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r}: not readable as JSON ({error})") from None
+    found = read_json(path, "a config.json")
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a mapping, as a model's config.json is")
     return shapes_of(found, str(path))

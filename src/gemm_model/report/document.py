@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
 from gemm_model.core.fields import number_text
+from gemm_model.core.files import csv_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,12 +121,7 @@ def csv_text(rows: Rows | pd.DataFrame) -> str:
     """A table as CSV with a header; a cell of None is empty."""
     if not isinstance(rows, Sequence):
         return str(rows.to_csv(index=False, lineterminator="\n"))
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_rows(rows)
 
 
 def text_table(rows: Rows | pd.DataFrame) -> str:
