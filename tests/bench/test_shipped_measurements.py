@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measured import campaigns, path_of, rows_of
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
-from gemm_model.bench.rows import COLUMNS, COUNTERS_TABLE_COLUMNS, GRAPH_TABLE_COLUMNS, row_from_columns
+from gemm_model.bench.rows import COLUMNS, TABLE_COLUMNS, row_from_columns
 from gemm_model.bench.sweep import row_key, shape_key
 from gemm_model.core.problem import GemmProblem
 
@@ -45,7 +45,7 @@ def columns_of(rows: pd.DataFrame, expected: Sequence[str]) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
     rows = table(name)
-    expected = COUNTERS_TABLE_COLUMNS if name == "counters" else COLUMNS
+    expected = TABLE_COLUMNS["counters"] if name == "counters" else COLUMNS
     assert columns_of(rows, expected) == tuple(rows.columns)
     assert set(rows["gpu_uuid"]) == cards_of(name)
     assert set(rows["regime"]) == {name if name in ("counters", "sustained") else "burst"}
@@ -172,8 +172,8 @@ LIBRARIES = ("cublaslt", "cutlass", "triton_persistent", "quack_variants", "spli
 REGIME_COLUMNS = {
     "burst": COLUMNS,
     "sustained": COLUMNS,
-    "graph": GRAPH_TABLE_COLUMNS,
-    "counters": COUNTERS_TABLE_COLUMNS,
+    "graph": TABLE_COLUMNS["graph"],
+    "counters": TABLE_COLUMNS["counters"],
 }
 
 

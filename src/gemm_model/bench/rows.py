@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras, with_extras
 from gemm_model.bench.provider import Config, LibraryChoice
+from gemm_model.config import CONFIG_DIR
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, csv_rows
@@ -19,118 +21,26 @@ from gemm_model.core.regimes import REGIME_NAMES
 L2_STATES = ("cold", "warm", "rotated")
 """States of L2; 'rotated' is whatever the graph regime's rotation of the operands leaves there."""
 
-IDENTITY_COLUMNS = (
-    "in_dtype",
-    "acc_dtype",
-    "out_dtype",
-    "sf_dtype",
-    "sf_vec_size",
-    "a_major",
-    "b_major",
-    "c_major",
-    "mma_m",
-    "mma_n",
-    "cta_m",
-    "cta_n",
-    "cluster_m",
-    "cluster_n",
-    "m",
-    "n",
-    "k",
-)
-"""The classic columns, in their order."""
-
-DETAIL_COLUMNS = (
-    "gpu",
-    "gpu_uuid",
-    "kernel",
-    "asked_m",
-    "asked_n",
-    "asked_k",
-    "b_dtype",
-    "schedule",
-    "swizzle",
-    "raster",
-    "stages",
-    "cta_k",
-    "split_k",
-    "fast_accum",
-    "scheduler",
-    "warps",
-    "heuristic_rank",
-    "algorithm",
-    "kernel_name",
-    "regime",
-    "l2",
+_PARTS = {
+    part: tuple(names)
+    for part, names in tomllib.loads((CONFIG_DIR / "benchmark_columns.toml").read_text()).items()
+}
+IDENTITY_COLUMNS, DETAIL_COLUMNS, CHAIN_COLUMNS, PAIR_COLUMNS = (
+    _PARTS[part] for part in ("identity", "detail", "chain", "pair")
 )
 
-CHAIN_COLUMNS = ("pdl", "rotation", "partner", "settled")
-"""Launch context in the graph regime."""
 
-GRAPH_COLUMNS = (
-    "weight_copies",
-    "footprint_bytes",
-    "warm_share",
-    "graph_launches",
-    "programmatic_edges",
-    "partner_us",
-)
-"""Columns about the graph; `partner_us` is the partner's time in a graph of its own."""
+def _table(*parts: str) -> tuple[str, ...]:
+    """The columns of a table: what was launched and its time, some parts, then the card's state and the log."""
+    between = [name for part in parts for name in _PARTS[part]]
+    return (*IDENTITY_COLUMNS, "runtime_us", *DETAIL_COLUMNS, *between, *_PARTS["state"], *_PARTS["log"])
 
-PAIR_COLUMNS = ("paired", "without_pdl_us", "pdl_gain_us", "pdl_gain_error_us")
-"""Columns of chains replayed in turn with and without programmatic dependent launch: the time without it, and
-mean and standard error of the paired differences. The row's own time is with it."""
 
-LAUNCH_COLUMNS = ("grid", "block")
-"""Columns filled by providers that report their launches, and by the profiler in the counters regime."""
-
-TIMING_COLUMNS = ("min_us", "p90_us", "count", "empty_kernel_us")
-STATE_COLUMNS = ("sm_mhz", "mem_mhz", "power_w", "temp_c", "throttle")
-LOG_COLUMNS = ("relative_error", "disposition", "detail", "order", "time")
-COUNTER_COLUMNS = (
-    "duration_us",
-    "sm_cycles",
-    "dram_read_bytes",
-    "dram_write_bytes",
-    "l2_bytes",
-    "l2_read_sectors",
-    "l2_write_sectors",
-    "l2_hit_pct",
-    "registers_per_thread",
-    "smem_bytes_per_cta",
-    "grid",
-    "block",
-)
-
-COLUMNS = (
-    *IDENTITY_COLUMNS,
-    "runtime_us",
-    *DETAIL_COLUMNS,
-    *LAUNCH_COLUMNS,
-    *TIMING_COLUMNS,
-    *STATE_COLUMNS,
-    *LOG_COLUMNS,
-)
-COUNTERS_TABLE_COLUMNS = (
-    *IDENTITY_COLUMNS,
-    "runtime_us",
-    *DETAIL_COLUMNS,
-    *COUNTER_COLUMNS,
-    *STATE_COLUMNS,
-    *LOG_COLUMNS,
-)
-GRAPH_TABLE_COLUMNS = (
-    *IDENTITY_COLUMNS,
-    "runtime_us",
-    *DETAIL_COLUMNS,
-    *CHAIN_COLUMNS,
-    *LAUNCH_COLUMNS,
-    *TIMING_COLUMNS,
-    *GRAPH_COLUMNS,
-    *STATE_COLUMNS,
-    *LOG_COLUMNS,
-)
-TABLE_COLUMNS = {"counters": COUNTERS_TABLE_COLUMNS, "graph": GRAPH_TABLE_COLUMNS}
+COLUMNS = _table("launch", "timing")
+TABLE_COLUMNS = {
+    "counters": _table("counters"),
+    "graph": _table("chain", "launch", "timing", "graph"),
+}
 """Columns of a table of plain GEMMs by regime; the others have COLUMNS."""
 
 NORM = "rmsnorm"
