@@ -14,7 +14,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.report.console import prediction_fields
-from gemm_model.report.document import Document, plain, text_table
+from gemm_model.report.document import plain, text_table
 
 if TYPE_CHECKING:
     from gemm_model.core.prediction import Prediction
