@@ -106,7 +106,9 @@ def _show(
     text: Callable[[], str],
     *notes: str,
 ) -> int:
-    document = common.document("explain", chosen, result=plain(result), rows=list(rows), notes=notes, text=text)
+    document = common.document(
+        "explain", chosen, result=plain(result), rows=list(rows), notes=notes, text=text
+    )
     common.show(args, document)
     return 0
 
