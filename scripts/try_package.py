@@ -25,6 +25,7 @@ FILES = {
     "bf16,4096,4096,4096,128,256,2,1,200.0\n",
     "problems.json": '[{"m": 512, "n": 512, "k": 512, "layout": "tnn", "dtype_a": "f16", "dtype_b": "f16", '
     '"dtype_d": "f16"}]',
+    "config.json": '{"hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1000}',
 }
 """What the commands read."""
 COMMANDS = (
@@ -34,6 +35,7 @@ COMMANDS = (
     "explain --m 512 --n 7168 --k 2048 --cta 128x128",
     "rank --m 512 --n 7168 --k 2048 --emit triton --family triton",
     "portfolio --input shapes.csv --max-kernels 2",
+    "model config.json --batch 8 --context 512",
     "serve-configs --models list --tp 8 --device NVIDIA_A10 --framework vllm --output configs",
     "plan --budget 90s --input shapes.csv --output plan.csv",
     "cutlass-profiler --problems problems.json --output testlist.csv",

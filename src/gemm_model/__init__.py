@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.kernels.registry import families
     from gemm_model.models import models
+    from gemm_model.serving.layers import Parallelism
+    from gemm_model.serving.model_parts import Step
+    from gemm_model.serving.model_time import predict_model
 
     __version__: str
 
@@ -36,7 +39,9 @@ _HOMES = {
     "expected_time": "gemm_model.choice.expected",
     "explain": "gemm_model.kernel_model.explanation",
     "families": "gemm_model.kernels.registry",
+    "Parallelism": "gemm_model.serving.layers",
     "predict": "gemm_model.api",
+    "predict_model": "gemm_model.serving.model_time",
     "predict_table": "gemm_model.api",
     "GpuSpec": "gemm_model.core.gpu",
     "GroupedGemm": "gemm_model.core.grouped",
@@ -49,6 +54,7 @@ _HOMES = {
     "rank_routing": "gemm_model.choice.expected",
     "Ranker": "gemm_model.choice.selection",
     "Routing": "gemm_model.core.routing",
+    "Step": "gemm_model.serving.model_parts",
     "InputError": "gemm_model.core.errors",
     "GemmTimer": "gemm_model.integrations.torch_timer",
     "triton_perf_model": "gemm_model.integrations.triton",
@@ -65,9 +71,11 @@ __all__ = [
     "GroupedGemm",
     "InputError",
     "KernelConfig",
+    "Parallelism",
     "Prediction",
     "Ranker",
     "Routing",
+    "Step",
     "expected_time",
     "explain",
     "families",
@@ -75,6 +83,7 @@ __all__ = [
     "load_gpu",
     "models",
     "predict",
+    "predict_model",
     "predict_table",
     "rank",
     "rank_routing",

@@ -31,6 +31,7 @@ VERBS = {
     "explore": "write a page about one problem: ranking, roofline, waves, what-ifs",
     "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
     "portfolio": "choose the few kernels that together serve a list of shapes best",
+    "model": "predict a transformer from its config.json: every GEMM and attention, prefill and decode, by card",
     "serve-configs": "write Triton configurations for vLLM and SGLang, without tuning",
     "emit": "write tables of predictions for a planner of deployments: aiconfigurator",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
@@ -59,11 +60,13 @@ class Ended(BaseException):
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The `key=value` words of a command line, and the rest of it; a word after --sweep is its value."""
+    """The `key=value` words of a command line, and the rest of it; a word after --sweep or --price is its
+    value.
+    """
     overrides: list[str] = []
     rest: list[str] = []
     for word in words:
-        value = rest[-1:] == ["--sweep"]
+        value = rest[-1:] in (["--sweep"], ["--price"])
         (overrides if _OVERRIDE.match(word) and not value else rest).append(word)
     return overrides, rest
 

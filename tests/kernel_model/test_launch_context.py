@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemm_model.kernel_model.launch_context import REGIMES, spread_out
+from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes, spread_out
 from gemm_model.kernels.registry import family_of
 from tests.kernel_model.kernels import H200, row, schedule_of, times_of
 
@@ -93,3 +93,20 @@ def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected
     batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
     found = spread_out(batch, schedule_of(batch), H200, family_of("quack", H200), REGIMES[regime])
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("regime", "l2", "expected"),
+    [
+        # The same operands again: what a launch touches lies between two uses of them.
+        ("sustained", "cold", 5.0),
+        ("graph", "warm", 5.0),
+        # Weights of a layer's own, whether the clock has settled or not.
+        ("graph", "cold", float("inf")),
+        ("graph", "written", float("inf")),
+        ("sustained", "written", float("inf")),
+    ],
+)
+def test_a_kernel_after_another_one_of_a_model_finds_no_weights_in_l2(regime, l2, expected):
+    batch = row((64, 8192, 4096), cta_m=64, cta_n=128)
+    assert footprint_bytes(batch, REGIMES[regime], 5.0, l2=l2) == expected

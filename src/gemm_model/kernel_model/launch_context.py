@@ -142,8 +142,11 @@ COLD, WARM, WRITTEN = L2_STATES = ("cold", "warm", "written")
 
 
 def footprint_bytes(batch: GemmBatch, around: LaunchContext, own_bytes: Values, *, l2: str) -> Values:
-    """Bytes touched between two uses of the same operands; infinite without a second use."""
-    repeated = around.keeps_operands or l2 == WARM
+    """Bytes touched between two uses of the same operands; infinite without a second use.
+
+    Where the kernel before wrote A, launches are those of a model, whose weights differ.
+    """
+    repeated = l2 == WARM or (around.keeps_operands and l2 != WRITTEN)
     return where(
         batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")
     )

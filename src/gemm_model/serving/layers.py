@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.sizes import size_of
 from gemm_model.integrations.huggingface import LatentAttention, ModelShapes
 from gemm_model.serving.problem import BLOCK, ServedProduct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """Cards that share a layer: `tensor` ranks, of which `expert` hold whole experts each."""
+    """Cards that share a layer: `tensor` ranks, of which `expert` hold whole experts each.
+
+    `data` groups of `tensor` cards have sequences of their own; experts may be spread over several groups.
+    """
 
     tensor: int = 1
     expert: int = 1
+    data: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "expert"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} parallelism is {getattr(self, name)}; expected a positive whole number"
-                )
+        for name in ("tensor", "expert", "data"):
+            size_of(f"{name} parallelism", getattr(self, name))
         larger, smaller = max(self.tensor, self.expert), min(self.tensor, self.expert)
         if larger % smaller:
             raise InputError(
                 f"tensor parallelism {self.tensor} with expert parallelism {self.expert}; "
                 "expected one to divide the other"
             )
+
+    @property
+    def cards(self) -> int:
+        """Cards in all."""
+        return self.tensor * self.data
 
     @property
     def of_an_expert(self) -> int:
@@ -97,16 +103,16 @@ def moe_cells(shapes: ModelShapes, parallel: Parallelism, *, fused_shared: bool 
     experts = shapes.experts
     if experts is None:
         return []
-    _share(shapes.attention.heads, parallel.tensor, "heads")  # no framework starts where this fails
-    dtype, scaling, weights_only = _weights(shapes)
+    share_of(shapes.attention.heads, parallel.tensor, "heads")  # no framework starts where this fails
+    dtype, scaling, weights_only = weights_of(shapes)
     shared = experts.shared_size // experts.size if experts.shared_size % experts.size == 0 else 0
     layouts = [0] + ([shared] if fused_shared and shared and parallel.expert == 1 else [])
     return [
         MoeCell(
-            experts=_share(experts.count, parallel.expert, "experts") + more,
+            experts=share_of(experts.count, parallel.expert, "experts") + more,
             experts_total=experts.count + more,
             topk=experts.top_k + more,
-            size=_share(experts.size, parallel.of_an_expert, "width of an expert"),
+            size=share_of(experts.size, parallel.of_an_expert, "width of an expert"),
             hidden=shapes.hidden,
             gated=shapes.gated,
             dtype=dtype,
@@ -117,17 +123,17 @@ def moe_cells(shapes: ModelShapes, parallel: Parallelism, *, fused_shared: bool 
     ]
 
 
-def _weights(shapes: ModelShapes) -> tuple[str, str, bool]:
-    """Type of the experts' weights, how they are scaled, whether activations keep 16 bits."""
+def weights_of(shapes: ModelShapes) -> tuple[str, str, bool]:
+    """Type of the quantized weights, how they are scaled, whether activations keep 16 bits."""
     quantized = shapes.quantization
     if quantized is None:
         return shapes.dtype, "none", False
-    if quantized.dtype not in ("e4m3", "int8", "int4"):
+    if quantized.dtype not in ("e4m3", "int8"):
         raise InputError(
-            f"{shapes.model_type}: experts of {quantized.dtype}, which another kernel multiplies; "
-            "expected bf16, fp16, fp8, int8 or int4"
+            f"{shapes.model_type}: weights of {quantized.dtype}, which another kernel multiplies; "
+            "expected bf16, fp16, fp8 or int8"
         )
-    if quantized.dtype == "int4" or quantized.weights_only:
+    if quantized.weights_only:
         return quantized.dtype, "channel", True
     if quantized.block is None:
         return quantized.dtype, "channel" if quantized.dtype == "int8" else "tensor", False
@@ -145,37 +151,38 @@ def dense_cells(shapes: ModelShapes, parallel: Parallelism) -> list[DenseCell]:
     quantized = shapes.quantization
     if quantized is None or quantized.block != (BLOCK, BLOCK) or quantized.weights_only:
         return []
-    found = [] if quantized.experts_only else [*_attention(shapes, parallel.tensor)]
+    found = [] if quantized.experts_only else [*projections(shapes, parallel.tensor).values()]
     widths = [shapes.dense_size] if shapes.dense_layers and not quantized.experts_only else []
     widths += (
         [shapes.experts.shared_size] if shapes.experts is not None and shapes.experts.shared_size else []
     )
     for width in widths:
-        part = _share(width, parallel.tensor, "width of a layer")
+        part = share_of(width, parallel.tensor, "width of a layer")
         found += [(part * (2 if shapes.gated else 1), shapes.hidden), (shapes.hidden, part)]
     return sorted({DenseCell(n=n, k=k) for n, k in found})
 
 
-def _attention(shapes: ModelShapes, ranks: int) -> Iterator[tuple[int, int]]:
-    """N and K of the projections, as the frameworks fuse them."""
+def projections(shapes: ModelShapes, ranks: int) -> dict[str, tuple[int, int]]:
+    """N and K of attention's projections on one of `ranks` cards by part, as the frameworks fuse them."""
     attention, hidden = shapes.attention, shapes.hidden
-    heads = _share(attention.heads, ranks, "heads")
-    yield hidden, heads * attention.v_head_dim
+    heads = share_of(attention.heads, ranks, "heads")
+    output = {"output projection": (hidden, heads * attention.v_head_dim)}
     if isinstance(attention, LatentAttention):
-        latent = attention.kv_rank + attention.rope_dim
-        if attention.q_rank:
-            yield attention.q_rank + latent, hidden
-        else:
-            yield latent, hidden
-        yield heads * attention.head_dim, attention.q_rank or hidden
-        yield heads * (attention.nope_dim + attention.v_head_dim), attention.kv_rank
-        return
+        latent = attention.q_rank + attention.kv_rank + attention.rope_dim
+        return {
+            "latents": (latent, hidden),
+            "queries": (heads * attention.head_dim, attention.q_rank or hidden),
+            "keys and values": (heads * (attention.nope_dim + attention.v_head_dim), attention.kv_rank),
+            **output,
+        }
     # A rank holds one head of keys and values at least.
     kv_heads = max(attention.kv_heads // ranks, 1)
-    yield heads * attention.head_dim + kv_heads * (attention.head_dim + attention.v_head_dim), hidden
+    width = heads * attention.head_dim + kv_heads * (attention.head_dim + attention.v_head_dim)
+    return {"qkv": (width, hidden), **output}
 
 
-def _share(size: int, ranks: int, what: str) -> int:
+def share_of(size: int, ranks: int, what: str) -> int:
+    """What one of `ranks` cards holds of a size; raises InputError where they do not divide it."""
     if size % ranks:
         raise InputError(f"{what}: {size} over {ranks} cards; expected a parallelism that divides it")
     return size // ranks

@@ -75,6 +75,11 @@ class ServedProduct:
         return self.tokens * self.topk * self.experts / self.experts_total
 
     @property
+    def flop(self) -> float:
+        """FLOP of this card's rows."""
+        return 2.0 * self.rows * self.n * self.k
+
+    @property
     def block_scaled(self) -> bool:
         return self.scaling == "block128x128"
 

@@ -1,0 +1,150 @@
+"""`gemm-model model`: every GEMM and attention of a transformer, from its config.json, on one card or several."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemm_model.commands import common
+from gemm_model.commands.compare import but, cards_asked
+from gemm_model.core.errors import InputError
+from gemm_model.core.regimes import SUSTAINED
+from gemm_model.report.document import Document, text_table
+
+if TYPE_CHECKING:
+    from gemm_model.serving.model_parts import Step
+    from gemm_model.serving.model_time import ModelTime
+
+EXAMPLES = (
+    "model/ --prompt-tokens 8192 --gpu h200,h100_sxm --price h200=3.5,h100_sxm=2.5",
+    "config.json --tp 1 --dp 8 --ep 8 --batch 256 --context 2048 --output parts.csv",
+)
+TOKENS = 2048
+"""Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
+NUMBERS = (
+    ("prompt-tokens", None, f"prefill: tokens of each prompt (default: {TOKENS}, none beside --context)"),
+    ("context", None, f"decode: tokens of each sequence (default: {TOKENS}, none beside --prompt-tokens)"),
+    ("batch", 1, "sequences of a pass, over all cards"),
+    ("tp", 1, "tensor parallelism: cards that share heads and widths"),
+    ("ep", 1, "expert parallelism: cards that hold whole experts each"),
+    ("dp", 1, "data parallelism: groups of --tp cards with sequences of their own"),
+)
+HIDDEN = ("gpu", "phase", "attention", "flop")
+"""Columns that the text leaves out."""
+BANDS = """Bands: the smallest of the parts is the card's error, the same in all: it adds up linearly. What others have
+beyond it (in squares) is a kernel's own, the same in every layer: parts' add up in quadrature."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = f"{parser.description or ''}\n\n{BANDS}"
+    parser.add_argument("config", type=Path, help="a Hugging Face config.json, or its folder")
+    for name, default, what in NUMBERS:
+        parser.add_argument(f"--{name}", type=common.whole_number, default=default, help=what)
+    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
+    price = "USD an hour of a card, such as h200=3.5,l40s=0.9 (default: none)"
+    parser.add_argument("--price", metavar="NAME=USD", help=price)
+    common.add_gpu(parser)
+    parser.set_defaults(parts=("gpu",))
+    clock = "kernels of a CUDA graph: sustained (clock settled, as on a busy server) or graph (rested card)"
+    parser.add_argument("--regime", type=common.regime, default=SUSTAINED, help=clock)
+    common.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gemm_model.integrations.huggingface import read_config
+    from gemm_model.serving.layers import Parallelism
+    from gemm_model.serving.model_time import predict_model
+
+    common.check_document(args)
+    cards = {}
+    for name in cards_asked(args) or [args.gpu]:
+        gpu = common.settings(but(args, gpu=name, regime=None)).gpu
+        cards[name or gpu.name] = gpu
+    prices = _prices(args.price, list(cards))
+    parallel = Parallelism(tensor=args.tp, expert=args.ep, data=args.dp)
+    steps, shapes = _steps(args), read_config(args.config)
+    found = [
+        (card, predict_model(shapes, step, gpu, parallel, regime=args.regime, routing=args.routing))
+        for step in steps
+        for card, gpu in cards.items()
+    ]
+    rows = [[{"gpu": card, **row} for row in each.rows()] for card, each in found]
+    totals = [_total(card, each, prices.get(card)) for card, each in found]
+    document = Document(
+        verb="model",
+        gpu=",".join(cards),
+        result={"model": shapes.model_type, "layers": shapes.layers, "regime": args.regime, "passes": totals},
+        rows=[row for of_pass in rows for row in of_pass],
+        notes=[*_cheapest(totals), *dict.fromkeys(told for _, each in found for told in each.caveats)],
+        text=lambda: _text(rows, totals),
+    )
+    common.show(args, document)
+    return 0
+
+
+def _prices(text: str | None, cards: Sequence[str]) -> dict[str, float]:
+    """USD an hour by card."""
+    found: dict[str, float] = {}
+    for word in common.listed(text or ""):
+        name, _, value = word.partition("=")
+        if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", value) or float(value) == 0.0:
+            raise InputError(f"--price {word!r}; expected NAME=USD_PER_HOUR, such as h200=3.5")
+        if name not in cards or name in found:
+            raise InputError(f"--price names {name!r}; expected each of {', '.join(cards)} at most once")
+        found[name] = float(value)
+    return found
+
+
+def _steps(args: argparse.Namespace) -> list[Step]:
+    """Prefill, decode, or both."""
+    from gemm_model.serving.model_parts import Step
+
+    prompt, context = args.prompt_tokens, args.context
+    if prompt is None and context is None:
+        prompt = context = TOKENS
+    asked = ((prompt, prompt), (1, context))
+    return [Step(batch=args.batch, queries=new, keys=keys) for new, keys in asked if keys is not None]
+
+
+def _total(card: str, time: ModelTime, price: float | None) -> dict[str, Any]:
+    found = {"phase": time.step.phase, "gpu": card, "cards": time.parallel.cards, "tokens": time.step.tokens}
+    found |= {name: getattr(time, name) for name in ("layer_us", "total_us", "error_band", "us_per_token")}
+    cost = None if price is None else time.usd_per_million_tokens(price)
+    found |= {"tokens_per_s": 1e6 / time.us_per_token, "usd_per_hour": price}
+    return found | {"usd_per_million_tokens": cost}
+
+
+def _cheapest(totals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Which card serves a token cheapest, for each phase with several prices, and whether the bands tell."""
+    for phase in dict.fromkeys(each["phase"] for each in totals):
+        priced = [each for each in totals if each["phase"] == phase and each["usd_per_hour"] is not None]
+        if len(priced) < 2:
+            continue
+        best, second = sorted(priced, key=lambda each: float(each["usd_per_million_tokens"]))[:2]
+        cost = best["usd_per_million_tokens"]
+        ratio = second["usd_per_million_tokens"] / cost
+        apart = ratio > math.prod(1.0 + (each["error_band"] or 0.0) for each in (best, second))
+        more = f"{second['gpu']} costs {ratio - 1.0:.1%} more{'' if apart else ', within the bands'}"
+        yield f"{phase}: {best['gpu']} serves a token cheapest, {cost:.4g} USD a million; {more}"
+
+
+def _text(passes: Sequence[Sequence[Mapping[str, Any]]], totals: Sequence[Mapping[str, Any]]) -> str:
+    """A table of parts for each pass, then the totals."""
+    parts = []
+    for total, rows in zip(totals, passes, strict=True):
+        shown = [{name: _shown(name, row[name]) for name in row if name not in HIDDEN} for row in rows]
+        title = f"{total['phase'].upper()} on {total['gpu']}, {total['tokens']} tokens a pass"
+        parts.append(f"{title}\n{text_table(shown)}")
+    shown = [{name: _shown(name, value) for name, value in total.items()} for total in totals]
+    return "\n\n".join([*parts, f"TOTAL\n{text_table(shown)}"])
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A cell of the text: shares in percent, and one matrix of a batch untold."""
+    if name in ("share", "error_band") and value is not None:
+        return f"{value:.1%}"
+    return None if name == "batch" and value == 1 else value
