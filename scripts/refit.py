@@ -1,9 +1,9 @@
 """Fit a card's numbers and those of its kernel families anew, all together, and train the residuals.
 
-python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--ablate] [--no-residual] [--reports FOLDER]
+python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--ablate] [--classes] [--no-residual] [--reports DIR]
 
 Each calibration names the tables that it is fitted to. Sizes are held out in four folds: error bands and the figures in
-FOLDER/<gpu>.md come from fits that had not seen the size in any type, family or regime. Files are replaced when all
+DIR/<gpu>.md come from fits that had not seen the size in any type, family or regime. Files are replaced when all
 fits have ended.
 """
 
@@ -261,6 +261,9 @@ def words() -> argparse.Namespace:
     parser.add_argument(
         "--ablate", action="store_true", help="print what each mechanism buys; writes nothing"
     )
+    parser.add_argument(
+        "--classes", action="store_true", help="print what each rate class tells of others; writes nothing"
+    )
     parser.add_argument("--no-residual", action="store_true")
     parser.add_argument("--reports", type=Path, default=ROOT / "build" / "refit")
     parser.add_argument("--processes", type=int, default=2)
@@ -283,6 +286,9 @@ def main() -> int:
     start: dict[Kind, Mapping[str, float]] = {
         (name, kind): found.values() for name, each in known.items() for kind, found in each.numbers.items()
     }
+    if args.classes:
+        print(HEADER, *classes(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
+        return 0
     if args.ablate:
         free = told(parameters(list(start), names_to_fit(args)), groups_of(tables, gpu, 0), gpu)
         print(ABLATION, *ablation(tables, gpu, start, free, bounds), sep="\n")
@@ -351,6 +357,34 @@ def ablation(
                     errors.setdefault(count, []).append(float(off_by.mean()))
         wanted = ("burst ", "p95 burst ", "burst split_k", "graph ", "dram_read_bytes", "l2_bytes")
         yield " | ".join([f"| {name}", *(f"{np.mean(errors[each]):.2%}" for each in wanted)]) + " |"
+
+
+def classes(
+    tables: Sequence[Table],
+    gpu: GpuSpec,
+    start: Mapping[Kind, Mapping[str, float]],
+    names: Collection[str],
+    bounds: Mapping[str, tuple[float, float]],
+) -> Iterator[str]:
+    """A row for each plain table of a rate class, by numbers fitted to the other classes' rows alone.
+
+    Fits begin at each number's first value, which tables of the class had no part in.
+    """
+    first = {
+        kind: {**values, **{name: NUMBERS[name].start for name in names}} for kind, values in start.items()
+    }
+    plain = [table for table in tables if table.situation in ("", SPLIT_SITUATION)]
+    for seen in dict.fromkeys(table.kind for table in plain):
+        groups = groups_of([table for table in plain if table.kind == seen], gpu, None)
+        free = told(parameters([kind for kind in start if kind[1] == seen], names), groups, gpu)
+        fit = joint_fit(groups, gpu, first, free, bounds=bounds, evaluations=10)
+        for table in plain:
+            if table.kind == seen or table.regime != "burst" or table.situation:
+                continue
+            every = np.ones(len(table.rows), dtype=bool)
+            rows, times = all_times(fit, replace(table, kind=seen), gpu, every)
+            within = f"90 % within {_band(times.runtime_us, rows):.1%}"
+            yield line_of(table, times.runtime_us, f"by {seen}, {within}")
 
 
 def names_to_fit(args: argparse.Namespace) -> list[str]:

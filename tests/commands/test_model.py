@@ -101,7 +101,7 @@ def test_windows_shorten_keys_and_linear_layers_are_left_out():
     scores = 512 * 128 - 128 * 127 / 2
     assert prefill["windowed attention"].work.flop == 2 * 16 * scores * 128
     decode = by_name(windowed, gm.Step(keys=512))
-    assert (decode["attention"].work.seq_kv, decode["windowed attention"].work.seq_kv) == (512, 128)
+    assert [decode[name].work.seq_kv for name in ("attention", "windowed attention")] == [512, 128]
     linear = {**GQA, "full_attention_interval": 4}
     assert {part.count for part in by_name(linear, gm.Step(keys=64)).values()} == {1, 4}
 
@@ -223,9 +223,8 @@ def test_prices_say_which_card_serves_a_token_cheapest(gemm_model):
 def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
     text = gemm_model("model", LLAMA)
     assert text.code == 0
-    assert all(
-        word in text.out for word in ("PREFILL on h200, 2048 tokens", "DECODE on h200, 1 tokens", "TOTAL")
-    )
+    for words in ("PREFILL on h200, 2048 tokens", "DECODE on h200, 1 tokens", "TOTAL"):
+        assert words in text.out
     path = tmp_path / "parts.csv"
     assert gemm_model("model", LLAMA, "--prompt-tokens", 64, "--output", path).code == 0
     lines = path.read_text().splitlines()
@@ -268,10 +267,7 @@ def test_bad_input_is_one_sentence(gemm_model, words, sentence):
     [
         ({"hidden_size": 64}, "no num_hidden_layers or n_layer"),
         ({**SMALL, "torch_dtype": "float32"}, "in_dtype is fp32"),
-        (
-            {**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}},
-            "weights of int4, which another kernel",
-        ),
+        ({**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}}, "weights of int4, which"),
         ({**GQA, "quantization_config": {"quant_method": "mxfp4"}}, "weights of mxfp4, which another kernel"),
         ([], "expected a mapping"),
     ],
@@ -280,9 +276,8 @@ def test_a_model_that_cannot_be_read_or_multiplied_is_one_sentence(gemm_model, t
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     outcome = gemm_model("model", path)
-    assert outcome.code == 2
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
 
 
 def test_experts_over_cards_that_there_are_not(gemm_model, tmp_path):

@@ -182,7 +182,9 @@ def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, 
 def test_a_class_that_was_not_fitted_says_so():
     found = predicted(H200, "tf32", calibration=calibration())
     assert "tf32 is not calibrated; the numbers are those of fp16" in found.caveats
-    assert found.error_band == borrowed_bands().get("other_rate_class")
+    # An H200 whose numbers are not those measured: two ways at once add in squares.
+    both = math.hypot(borrowed_bands()["other_gpu"], borrowed_bands()["other_rate_class"])
+    assert found.error_band == pytest.approx(both)
 
 
 def test_without_held_out_rows_there_is_no_band():

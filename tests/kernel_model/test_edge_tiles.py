@@ -71,22 +71,19 @@ def test_a_box_that_few_ctas_read_costs_less():
     for crowd, share in ((4.0, 1.0), (16.0, 0.25), (2.0, 1.0)):
         filled = edge_fill(batch, schedule, found, numbers({"edge_tiles.crowd_ctas": crowd}))
         assert filled.bytes_per_wave == pytest.approx(132 * 96 * share * 4096 * 2)
-    # The same rows by multicast arrive in boxes, whoever else reads them.
     pairs = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128, cluster_n=2), batch=33.0)
-    few, many = (
-        edge_fill(pairs, schedule_of(pairs), found_of(pairs), numbers({"edge_tiles.crowd_ctas": crowd}))
-        for crowd in (1.0, 32.0)
-    )
-    assert few == many
+    few, many = (numbers({"edge_tiles.crowd_ctas": crowd}) for crowd in (1.0, 32.0))
+    # By multicast they arrive in boxes, whoever else reads them.
+    schedule, found = schedule_of(pairs), found_of(pairs)
+    assert edge_fill(pairs, schedule, found, few) == edge_fill(pairs, schedule, found, many)
 
 
 def test_the_readers_of_a_box_are_ctas_of_one_matrix():
     # Of 33 matrices four CTAs read each box of A; of one matrix 132 do; 96 rows of A outweigh 32 of B.
     batch = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128), batch=33.0)
     assert edge_fill(batch, schedule_of(batch), found_of(batch), numbers()).readers == 4
-    assert fill_of((32, 132 * 128, 4096), cta_m=128, cta_n=128).readers == 132
-    assert fill_of((32, 132 * 128 - 32, 4096), cta_m=128, cta_n=128).readers == 132
-    assert fill_of((3 * 128, 132 * 128 - 32, 4096), cta_m=128, cta_n=128).readers == 3
+    for m, n, readers in ((32, 132 * 128, 132), (32, 132 * 128 - 32, 132), (3 * 128, 132 * 128 - 32, 3)):
+        assert fill_of((m, n, 4096), cta_m=128, cta_n=128).readers == readers
 
 
 def test_of_more_rows_than_eight_no_cluster_keeps_one():

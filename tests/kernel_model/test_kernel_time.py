@@ -302,8 +302,6 @@ def test_the_sms_of_a_tpc_wait_for_each_other_only_with_the_same_box(batch, wait
         row((32, 132 * 128 // batch, 4096), cta_m=128, cta_n=128, kernel="triton"), batch=float(batch)
     )
     geometry = geometry_of(shape, 4096.0, H200, family_of("triton", H200))
-    alone, together = (
-        kernel_time(geometry, H200, numbers({"edge_tiles.further_sm_in_step": share})).waves_us
-        for share in (0.2, 0.8)
-    )
+    shares = (numbers({"edge_tiles.further_sm_in_step": share}) for share in (0.2, 0.8))
+    alone, together = (kernel_time(geometry, H200, known).waves_us for known in shares)
     assert together > alone * 1.1 if waits else together == alone

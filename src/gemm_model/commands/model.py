@@ -6,13 +6,12 @@ import argparse
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import but, cards_asked
+from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
-from gemm_model.core.regimes import SUSTAINED
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ EXAMPLES = (
 )
 TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
-NUMBERS = (
-    ("prompt-tokens", None, f"prefill: tokens of each prompt (default: {TOKENS}, none beside --context)"),
-    ("context", None, f"decode: tokens of each sequence (default: {TOKENS}, none beside --prompt-tokens)"),
-    ("batch", 1, "sequences of a pass, over all cards"),
-    ("tp", 1, "tensor parallelism: cards that share heads and widths"),
-    ("ep", 1, "expert parallelism: cards that hold whole experts each"),
-    ("dp", 1, "data parallelism: groups of --tp cards with sequences of their own"),
-)
 HIDDEN = ("gpu", "phase", "attention", "flop")
 """Columns that the text leaves out."""
 BANDS = """Bands: the smallest of the parts is the card's error, the same in all: it adds up linearly. What others have
@@ -41,16 +32,9 @@ beyond it (in squares) is a kernel's own, the same in every layer: parts' add up
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{parser.description or ''}\n\n{BANDS}"
-    parser.add_argument("config", type=Path, help="a Hugging Face config.json, or its folder")
-    for name, default, what in NUMBERS:
-        parser.add_argument(f"--{name}", type=common.whole_number, default=default, help=what)
-    parser.add_argument("--routing", default="uniform", help="uniform, balanced or zipf:EXPONENT")
-    price = "USD an hour of a card, such as h200=3.5,l40s=0.9 (default: none)"
-    parser.add_argument("--price", metavar="NAME=USD", help=price)
+    add_options(parser, "model", tokens=TOKENS)
     common.add_gpu(parser)
     parser.set_defaults(parts=("gpu",))
-    clock = "kernels of a CUDA graph: sustained (clock settled, as on a busy server) or graph (rested card)"
-    parser.add_argument("--regime", type=common.regime, default=SUSTAINED, help=clock)
     common.add_output(parser)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,8 +102,8 @@ def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
     known = [cost for cost in costs if cost is not None]
     if len(known) < len(costs):
         return None
-    # The cost of borrowing was measured for plain GEMMs only.
-    return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], max(known), np.nan)
+    # Errors of one way say nothing of another's, so they add in squares. Measured for plain GEMMs only.
+    return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], math.hypot(*known), np.nan)
 
 
 def _caveats(
