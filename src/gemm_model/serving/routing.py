@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom
 
 from gemm_model.core.routing import Routing
 from gemm_model.serving.problem import ServedProduct
@@ -48,6 +47,8 @@ def _row_tiles(
         return RowTiles(float(pairs), _active(tokens, topk, experts, total, routing), float(pairs))
     launched = most_row_tiles(tokens, topk, experts if total == experts else total, cta_m)
     if routing == "uniform":
+        from scipy.stats import binom
+
         share = topk / total
         starts = np.arange(0, tokens, cta_m)
         tiles = experts * float(binom.sf(starts, tokens, share).sum())
