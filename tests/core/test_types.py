@@ -9,7 +9,6 @@ import pytest
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import (
-    BLOCK_SCALED_TYPES,
     MATH_KINDS,
     element_type,
     math_kind,
@@ -20,29 +19,15 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent
 
-GPUS = (
-    *("a10", "a40", "a100_pcie_40gb", "a100_pcie_80gb", "a100_sxm_40gb", "a100_sxm_80gb"),
-    *("b100_sxm", "b200", "b200_1300mhz", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300", "gh200"),
-    *("h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm", "l20", "l4", "l40", "l40s"),
-    *("rtx_4090", "rtx_5090", "rtx_6000_ada", "rtx_a6000", "rtx_pro_6000_max_q", "rtx_pro_6000_server"),
-    *("rtx_pro_6000_workstation", "v100_sxm2"),
-)
-
 
 @pytest.mark.parametrize(
-    ("name", "bits", "scale_bits", "vec_size"),
-    [("mxfp8", 8, 8, 32), ("mxfp6", 6, 8, 32), ("mxfp4", 4, 8, 32), ("nvfp4", 4, 8, 16)],
+    ("name", "bits", "scale_type", "vec_size"),
+    [("mxfp8", 8, "e8m0", 32), ("mxfp6", 6, "e8m0", 32), ("mxfp4", 4, "e8m0", 32), ("nvfp4", 4, "e4m3", 16)],
 )
-def test_block_scaled_types(name, bits, scale_bits, vec_size):
+def test_block_scaled_types(name, bits, scale_type, vec_size):
     element, scale = operand_type(name)
-    assert element.bits == bits
-    assert (scale.dtype.bits, scale.vec_size) == (scale_bits, vec_size)
-    assert scale.bytes_per_element == scale_bits / 8 / vec_size
-
-
-def test_nvfp4_scales_are_e4m3_and_mx_scales_e8m0():
-    assert BLOCK_SCALED_TYPES["nvfp4"][1] == "e4m3"
-    assert {BLOCK_SCALED_TYPES[name][1] for name in ("mxfp8", "mxfp6", "mxfp4")} == {"e8m0"}
+    assert (element.bits, scale.dtype.name, scale.vec_size) == (bits, scale_type, vec_size)
+    assert scale.bytes_per_element == 1 / vec_size
 
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16", "fp8", "e4m3", "e5m2", "int8", "e2m1"])
@@ -88,19 +73,18 @@ AMPERE = ("tf32", "bf16", "fp16", "int8")
 ADA_AND_HOPPER = (*AMPERE, "e4m3", "e5m2")
 BLACKWELL = (*ADA_AND_HOPPER, "e3m2", "e2m3", "e2m1")
 MULTIPLIED_ON = {
-    "v100_sxm2": ("fp16",),
-    **dict.fromkeys(("a100_pcie_40gb", "a100_pcie_80gb", "a100_sxm_40gb", "a100_sxm_80gb"), AMPERE),
-    **dict.fromkeys(("a10", "a40", "rtx_a6000"), AMPERE),
-    **dict.fromkeys(("l20", "l4", "l40", "l40s", "rtx_4090", "rtx_6000_ada"), ADA_AND_HOPPER),
-    **dict.fromkeys(
-        ("gh200", "h100_nvl", "h100_pcie", "h100_sxm", "h20", "h200", "h800_sxm"), ADA_AND_HOPPER
-    ),
-    **dict.fromkeys(
-        ("b100_sxm", "b200", "b200_1300mhz", "b200_sxm", "b300_sxm", "gb10", "gb200", "gb300"), BLACKWELL
-    ),
-    **dict.fromkeys(("rtx_5090", "rtx_pro_6000_max_q", "rtx_pro_6000_server"), BLACKWELL),
-    "rtx_pro_6000_workstation": BLACKWELL,
+    name: types
+    for names, types in (
+        ("v100_sxm2", ("fp16",)),
+        ("a100_pcie_40gb a100_pcie_80gb a100_sxm_40gb a100_sxm_80gb a10 a40 rtx_a6000", AMPERE),
+        ("l20 l4 l40 l40s rtx_4090 rtx_6000_ada gh200 h100_nvl h100_pcie h100_sxm h20", ADA_AND_HOPPER),
+        ("h200 h800_sxm", ADA_AND_HOPPER),
+        ("b100_sxm b200 b200_1300mhz b200_sxm b300_sxm gb10 gb200 gb300 rtx_5090", BLACKWELL),
+        ("rtx_pro_6000_max_q rtx_pro_6000_server rtx_pro_6000_workstation", BLACKWELL),
+    )
+    for name in names.split()
 }
+GPUS = tuple(MULTIPLIED_ON)
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -272,10 +256,8 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"sm_clk_mhz": float("nan")}, "sm_clk_mhz is nan; expected a number of MHz from 100 to 5000"),
         ({"sm_clk_mhz": 1.98}, "sm_clk_mhz is 1.98; expected a number of MHz"),
         ({"l2_read_gb_per_s": -5}, "l2_read_gb_per_s is -5.0; expected a number of GB/s"),
-        ({"l2_read_gb_per_s": float("nan")}, "l2_read_gb_per_s is nan; expected a number"),
         ({"l2_read_gb_per_s": "abc"}, "l2_read_gb_per_s is 'abc'; expected a number"),
         ({"l2_read_gb_per_s": True}, "l2_read_gb_per_s is True; expected a number"),
-        ({"l2_read_gb_per_s": 8.9e12}, "l2_read_gb_per_s is 8900000000000.0; expected a number of GB/s"),
         ({"l2_gb_per_s": 11300}, "unknown key 'l2_gb_per_s'"),
         ({"dram_read_gb_per_s": 5000}, "dram_read_gb_per_s is 5000; expected at most 4814"),
         ({"power_cap_w": 0}, "power_cap_w is 0.0; expected a number of W from 10"),
@@ -297,7 +279,6 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
         ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),
         ({"flop_per_clk_per_sm": {"fp16": 1e9}}, "flop_per_clk_per_sm.fp16 is 1000000000.0; expected"),
-        ({"speed": 3}, "unknown key 'speed'"),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
         ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of flop_per_clk_per_sm, dram"),

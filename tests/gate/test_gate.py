@@ -1,5 +1,6 @@
 """Nothing that the shipped calibration says changes unnoticed."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,9 @@ from tests.gate.accuracy import PAGE, accuracy, accuracy_differences, page_lines
 from tests.gate.golden import cases, golden_differences, golden_table, read_golden
 from tests.gate.mutants import mutant
 from tests.gate.spaces import read_spaces, space_differences, spaces
+
+README = PAGE.parents[2] / "README.md"
+OTHER_CARDS = PAGE.with_name("other-cards.md")
 
 
 def test_the_golden_table_holds():
@@ -23,6 +27,31 @@ def test_accuracy_on_the_shipped_tables_is_as_recorded():
 
 def test_the_page_of_accuracy_has_the_recorded_figures():
     assert page_lines(read_accuracy()) in PAGE.read_text(), "the page is old: run `make golden`"
+
+
+def _span(figures: list[str], digits: int = 1) -> list[str]:
+    """The least and the largest as a page says them; one of them where both read alike."""
+    return list(
+        dict.fromkeys(
+            f"{float(each):.{digits}f}" for each in sorted(figures, key=float)[:: max(len(figures) - 1, 1)]
+        )
+    )
+
+
+def test_the_readme_has_the_figures_of_the_pages():
+    readme, page = README.read_text(), PAGE.read_text()
+    for name in ("QuACK", "cuBLAS", "CUTLASS", "Triton"):
+        (told,) = re.findall(rf"^\| {name} \| GEMM [^|]*\| ([^|]*) \| ([^|]*)\|", readme, re.MULTILINE)
+        family = name.lower()
+        lines = [rf"{gpu} {family} \w+ burst \| residual \| \d+ \| ([\d.]+)%" for gpu in ("h200", "h100")]
+        h200, h100 = (re.findall(line, page) for line in lines)
+        borrowed = re.findall(rf"h100_sxm \w+ {family} \| held out \|[^|]*\| ([^|]*) \|", page)
+        h100 += [each for found in borrowed for each in found.split(", ")]
+        assert [re.findall(r"[\d.]+", cell) for cell in told] == [_span(h200), _span(h100)], name
+    others = re.findall(
+        r"^\| (?!h\d)\w+ \|.* (\d+\.\d) % \([\d.]+\) \|$", OTHER_CARDS.read_text(), re.MULTILINE
+    )
+    assert re.findall(r"mean error of (\d+) to\n(\d+) % on bf16", readme) == [tuple(_span(others, 0))]
 
 
 def test_families_have_the_kernels_that_are_recorded():

@@ -156,27 +156,19 @@ def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "changes", "words", "bands"),
+    ("gpu", "changes", "words", "way"),
     [
-        ("h100_sxm", {}, "calibration of h100_sxm:quack borrowed from h200:quack", ("other_gpu",)),
-        (
-            "h200",
-            {"family": "cublas"},
-            "calibration of h200:quack borrowed from h200:cublas",
-            ("other_family",),
-        ),
-        ("b200", {}, "calibration of b200:quack borrowed from h200:quack", ("other_architecture",)),
+        ("h100_sxm", {}, "calibration of h100_sxm:quack borrowed from h200:quack", "other_gpu"),
+        ("h200", {"family": "cublas"}, "calibration of h200:quack borrowed from h200:cublas", "other_family"),
+        ("b200", {}, "calibration of b200:quack borrowed from h200:quack", "other_architecture"),
     ],
 )
-def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, bands):
+def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, way):
     found = predicted(load_gpu(gpu), calibration=calibration(**changes))
     assert words in found.caveats
-    known = [borrowed_bands().get(name) for name in bands]
-    if load_gpu(gpu).validated:
-        assert found.error_band == (None if None in known else max(known))
-    else:
-        assert max(known) < found.error_band < max(known) + 0.1
-    assert found.error_band is None or found.error_band > 0.09
+    known = borrowed_bands()[way]
+    assert 0.09 < known <= found.error_band < known + 0.1
+    assert (found.error_band == known) == load_gpu(gpu).validated
 
 
 def test_a_class_that_was_not_fitted_says_so():
