@@ -131,26 +131,31 @@ def test_cards_share_the_work_of_one(config, step, parallel):
     assert cards * shared == pytest.approx(alone + again, rel=1e-12)
 
 
-@pytest.mark.parametrize("regime", ["sustained", "graph"])
-def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime):
-    words = (LLAMA, "--tp", 2, "--batch", 16, "--context", 700, "--regime", regime)
-    document = document_of(gemm_model, *words)
+@pytest.mark.parametrize(
+    ("regime", "asked"),
+    [("sustained", "--context"), ("graph", "--context"), ("sustained", "--prompt-tokens")],
+)
+def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime, asked):
+    document = document_of(gemm_model, LLAMA, "--tp", 2, "--batch", 16, asked, 700, "--regime", regime)
     ranker = gm.Ranker("h200", family="cublas", options={"regime": regime, "l2": "written"})
+    model = AttentionModel(load_gpu("h200"), settled=regime == "sustained")
     expected_us = 0.0
     for row in document["rows"]:
         if "attention" in row:
-            model = AttentionModel(load_gpu("h200"), settled=regime == "sustained")
             problem = gm.AttentionProblem.parse(row["attention"])
             time_us = rank_attention(problem, load_gpu("h200"), model=model).best.prediction.runtime_us
         else:
             problem = gm.GemmProblem.of(row["m"], row["n"], row["k"], row["dtype"])
             best = ranker.rank(problem, 1).best.prediction
-            time_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
+            # Below 0.9 of the boost clock the trees' correction fades, at 0.8 it is gone.
+            fades = min(max((0.9 - best.details["set_clk_mhz"] / 1980) / 0.1, 0.0), 1.0)
+            found_us = best.runtime_us - fades * best.phases_us["residual"]
+            time_us = ranker.heuristic_choice.time_us(found_us, best.limiter)
         assert row["predicted_us"] == pytest.approx(time_us), row["part"]
         expected_us += time_us * (1 if row["part"] == "lm_head" else 32)
     (total,) = document["result"]["passes"]
     assert total["total_us"] == pytest.approx(expected_us)
-    assert total["us_per_token"] == pytest.approx(expected_us / 16)
+    assert total["us_per_token"] == pytest.approx(expected_us / total["tokens"])
     assert sum(row["share"] for row in document["rows"]) == pytest.approx(1.0)
     head = document["rows"][-1]["total_us"]
     assert total["layer_us"] == pytest.approx((expected_us - head) / 32)
@@ -256,35 +261,29 @@ def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
 )
 def test_bad_input_is_one_sentence(gemm_model, words, sentence):
     outcome = gemm_model("model", *words)
-    assert outcome.code == 2
-    assert outcome.out == ""
+    assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "words", "sentence"),
     [
-        ({"hidden_size": 64}, "no num_hidden_layers or n_layer"),
-        ({**SMALL, "torch_dtype": "float32"}, "in_dtype is fp32"),
-        ({**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}}, "weights of int4, which"),
-        ({**GQA, "quantization_config": {"quant_method": "mxfp4"}}, "weights of mxfp4, which another kernel"),
-        ([], "expected a mapping"),
+        ({"hidden_size": 64}, (), "no num_hidden_layers or n_layer"),
+        ({**SMALL, "torch_dtype": "float32"}, (), "in_dtype is fp32"),
+        ({**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}}, (), "weights of int4, which"),
+        (
+            {**GQA, "quantization_config": {"quant_method": "mxfp4"}},
+            (),
+            "weights of mxfp4, which another kernel",
+        ),
+        ([], (), "expected a mapping"),
+        (SMALL, ("--ep", 8, "--dp", 4, "--batch", 8), "a number that divides tensor x data parallelism, 4"),
     ],
 )
-def test_a_model_that_cannot_be_read_or_multiplied_is_one_sentence(gemm_model, tmp_path, config, sentence):
+def test_a_model_that_cannot_run_is_one_sentence(gemm_model, tmp_path, config, words, sentence):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    outcome = gemm_model("model", path)
+    outcome = gemm_model("model", path, *words)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert sentence in outcome.err
-
-
-def test_experts_over_cards_that_there_are_not(gemm_model, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(SMALL))
-    outcome = gemm_model("model", path, "--ep", 8, "--dp", 4, "--batch", 8)
-    assert outcome.code == 2
-    assert (
-        "expert parallelism is 8; expected a number that divides tensor x data parallelism, 4" in outcome.err
-    )
