@@ -37,8 +37,8 @@ from gemm_model.kernel_model.calibration_file import (
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import Residual, residual_beside, write_residual
 from gemm_model.kernels.mechanisms import (
-    FURTHER_MECHANISMS,
     KERNEL,
+    KIND_MECHANISMS,
     MECHANISM_NAMES,
     MECHANISMS,
     NUMBERS,
@@ -337,7 +337,7 @@ def ablation(
     """A row for each mechanism: held-out errors of the first fold without it, all others fitted again."""
     plain = [table for table in tables if table.situation in ("", SPLIT_SITUATION)]
     seen = groups_of(plain, gpu, 0)
-    for name in ("nothing", *(each.name for each in MECHANISMS if each.name not in FURTHER_MECHANISMS)):
+    for name in ("nothing", *(each.name for each in MECHANISMS if each.name not in KIND_MECHANISMS)):
         off = frozenset({name}) & frozenset(MECHANISM_NAMES)
         kept = [each for each in free if each.number.partition(".")[0] not in off]
         groups = [replace(group, without=off) for group in seen]

@@ -78,7 +78,7 @@ fp16,64,64,100000,64,64,1,1,90,0,cooperative
 """
 UNMEASURED_TABLE = "in_dtype,m,n,k\nbf16,4096,4096,4096\nfp8,64,128,256\n"
 """Without plots, which take as long as a hundred cases."""
-FURTHER_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,epilogue,groups,runtime_us
+KINDS_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,epilogue,groups,runtime_us
 bf16,1024,4096,4096,128,256,2,1,bias_n,,80.5
 bf16,828,4096,2048,128,128,1,1,gated_silu,"512,300,0,16",60
 """
@@ -252,7 +252,7 @@ def _file(rng: random.Random, folder: Path) -> Answer:
             UNMEASURED_TABLE,
             ["predict", "--output", str(folder / "out"), "--model", "SOLModel", "--input"],
         ),
-        ("t.csv", FURTHER_TABLE, ["predict", "--format", rng.choice(FORMATS), "--input"]),
+        ("t.csv", KINDS_TABLE, ["predict", "--format", rng.choice(FORMATS), "--input"]),
         ("t.csv", SHAPE_TABLE, ["rank", "--format", rng.choice(FORMATS), "--input"]),
         ("t.csv", SHAPE_TABLE, ["portfolio", "--max-kernels", "2", "--format", "json", "--input"]),
         ("t.csv", RUN_TABLE, ["estimate", "--machine", "balanced", "--format", "json", "--input"]),

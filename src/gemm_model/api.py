@@ -54,7 +54,7 @@ def predict(
         raise InputError(f"config is of type {type(config).__name__}; expected a KernelConfig")
     chosen = model_for(model, gpu, options)
     row = numbers_of(problem, config)
-    require_known(chosen, further=row.further is not None)
+    require_known(chosen, beyond_plain=row.kinds is not None)
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
     return chosen.predict_row(row)

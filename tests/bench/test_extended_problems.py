@@ -61,7 +61,7 @@ def test_rows_come_back_from_their_columns(problem: GemmProblem) -> None:
     assert row_from_columns(cells).problem == problem
 
 
-def test_a_plan_has_further_columns_only_where_a_row_needs_them(tmp_path: Path) -> None:
+def test_a_plan_has_kind_columns_only_where_a_row_needs_them(tmp_path: Path) -> None:
     plain = row_of(GemmProblem.of(64, 128, 128))
     write_plan([plain], tmp_path / "plain.csv")
     write_plan([plain, *map(row_of, PROBLEMS)], tmp_path / "all.csv")

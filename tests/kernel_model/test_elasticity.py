@@ -109,11 +109,11 @@ FELT = {
 def test_every_mechanism_can_be_switched_off(mechanism):
     told = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", **FELT.get(mechanism, {})}
     gpu, regime = load_gpu(told.pop("gpu", "h200")), told.pop("regime", "burst")
-    further = {name: told.pop(name) for name in ("epilogue", "groups", "block_scaling") if name in told}
+    kinds = {name: told.pop(name) for name in ("epilogue", "groups", "block_scaling") if name in told}
     sizes = [told.pop(name) for name in ("m", "n", "k", "dtype")]
     out = "e4m3" if mechanism == "scaled_outputs" else "bf16"
     world = World(
-        problem=GemmProblem.of(*sizes, out, **further),
+        problem=GemmProblem.of(*sizes, out, **kinds),
         config=KernelConfig(**{"cta_m": 128, "cta_n": 256, **told}),
         gpu=gpu,
         options={"regime": regime},

@@ -51,10 +51,10 @@ def test_unknown_names_options_and_values_are_named(name, options, sentence):
 
 def test_a_model_of_plain_products_refuses_more():
     plain = create_model("PipelineModel", H200)
-    require_known(plain, further=False)
-    require_known(create_model("SOLModel", H200), further=True)
+    require_known(plain, beyond_plain=False)
+    require_known(create_model("SOLModel", H200), beyond_plain=True)
     with pytest.raises(InputError, match="PipelineModel knows plain products alone"):
-        require_known(plain, further=True)
+        require_known(plain, beyond_plain=True)
 
 
 def test_what_a_file_or_an_object_says_is_not_kept():

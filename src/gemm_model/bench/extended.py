@@ -10,8 +10,8 @@ from typing import Any
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.further_work import refuse_apart
 from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.kind_columns import refuse_apart
 from gemm_model.core.problem import GemmProblem
 
 ALPHA = 0.5

@@ -14,9 +14,9 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import (
-    FURTHER_MECHANISMS,
-    FURTHER_STAGES,
     KERNEL_MECHANISMS,
+    KIND_MECHANISMS,
+    KIND_STAGES,
     NUMBERS,
     KernelNumbers,
     kernel_numbers,
@@ -51,15 +51,15 @@ SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
 """Numbers determined only by kernels that split K."""
 CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
 """Numbers determined only by launches back to back."""
-FURTHER_NUMBERS = {
+KIND_NUMBERS = {
     stage: tuple(name for name in NUMBERS if name.partition(".")[0] in mechanisms)
-    for stage, mechanisms in FURTHER_STAGES.items()
+    for stage, mechanisms in KIND_STAGES.items()
 }
 """Numbers determined only by a kind of problem, by kind."""
 WHOLE_NUMBERS = tuple(
     name
     for name in NUMBERS
-    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in FURTHER_MECHANISMS
+    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in KIND_MECHANISMS
 )
 """Numbers determined by single launches of plain GEMMs with whole K."""
 
@@ -70,7 +70,7 @@ def _fitted(names: Collection[str]) -> tuple[str, ...]:
 
 SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
 """The numbers of each of these that a calibration fits by default."""
-FURTHER_FREE = {stage: _fitted(names) for stage, names in FURTHER_NUMBERS.items()}
+KIND_FREE = {stage: _fitted(names) for stage, names in KIND_NUMBERS.items()}
 """The same for each kind of problem."""
 
 

@@ -17,8 +17,8 @@ from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
-    FURTHER_FREE,
-    FURTHER_NUMBERS,
+    KIND_FREE,
+    KIND_NUMBERS,
     SPLIT_FREE,
     SPLIT_NUMBERS,
     WHOLE_NUMBERS,
@@ -55,11 +55,11 @@ from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.residual import Residual, TakenOver
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
-    FURTHER_MECHANISMS,
-    FURTHER_STAGES,
     FUSED_EPILOGUE,
     GROUPED,
     IMPLICIT_GEMM,
+    KIND_MECHANISMS,
+    KIND_STAGES,
     NUMBERS,
     KernelNumbers,
     kernel_numbers,
@@ -154,7 +154,7 @@ class KindResult:
 
     fit: Fit
     later: tuple[Fit, ...]
-    """Fits to split-K rows, to each of FURTHER_STAGES and to launches back to back, if there are such rows;
+    """Fits to split-K rows, to each of KIND_STAGES and to launches back to back, if there are such rows;
     each keeps earlier numbers."""
     rows: Observations
     """Rows of the judged regime."""
@@ -328,7 +328,7 @@ def extend(
     """
     family = family_of(base.family, gpu)
     data = load_tables(inputs, gpu, family, plain_shapes=False)
-    kept = {name for name in NUMBERS if name.partition(".")[0] not in FURTHER_MECHANISMS}
+    kept = {name for name in NUMBERS if name.partition(".")[0] not in KIND_MECHANISMS}
     numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
     validations: dict[str, list[Validation]] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -338,9 +338,9 @@ def extend(
         for kind, regimes in data.by_kind.items()
         if kind in base.numbers
     }
-    steps.total = sum(each.further_fits for each in extended.values())
+    steps.total = sum(each.kind_fits for each in extended.values())
     for kind, stages in extended.items():
-        fits = stages.further_stages()
+        fits = stages.kind_stages()
         if not fits:
             continue
         numbers[kind] = _rounded(fits[-1].numbers)
@@ -349,7 +349,7 @@ def extend(
         intervals[kind] = {**known, **rounded({name: w for name, w in widths.items() if np.isfinite(w)})}
         bands[kind] = {**bands.get(kind, {}), **stages.bands}
         validations[kind] = stages.validations
-        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.further.items() if rows}
+        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.kind_rows.items() if rows}
     if not validations:
         raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
     told = ", ".join(path.name for path in inputs)
@@ -407,7 +407,7 @@ class _Kind:
             return _observed(parts, gpu, family)
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
-        self.further = {kind: rows_of(kind, split=False) for kind in FURTHER_STAGES}
+        self.kind_rows = {kind: rows_of(kind, split=False) for kind in KIND_STAGES}
         self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
@@ -421,12 +421,12 @@ class _Kind:
         stages = sum(map(bool, (self.seen, self.split)))
         other_folds = 0 if self.choices.shapes_only else FOLDS
         chained = 1 + FOLDS * len(self.chained) if self.chained else 0
-        return (1 + FOLDS) * stages + other_folds + chained + self.further_fits
+        return (1 + FOLDS) * stages + other_folds + chained + self.kind_fits
 
     @property
-    def further_fits(self) -> int:
+    def kind_fits(self) -> int:
         """Approximate number of fits for the kinds of problem."""
-        return (1 + FOLDS) * sum(map(bool, self.further.values()))
+        return (1 + FOLDS) * sum(map(bool, self.kind_rows.values()))
 
     @property
     def rows(self) -> Observations:
@@ -445,7 +445,7 @@ class _Kind:
         if self.family.plain_products:
             return self._asked(WHOLE_NUMBERS, default)
         # In a family for convolutions, strided data gradients count as groups.
-        of_groups = FURTHER_FREE[GROUPED]
+        of_groups = KIND_FREE[GROUPED]
         return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
     def _asked(self, stage: Collection[str], default: Collection[str]) -> Collection[str]:
@@ -467,15 +467,15 @@ class _Kind:
             found, predicted_us, taken = kept
             self.start = found.numbers.values()
         if not self.choices.shapes_only:
-            self._further_hold_outs()
+            self._kind_hold_outs()
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
-        further = self.further_stages()
+        kinds = self.kind_stages()
         # In a family for convolutions all figures are of these rows.
         of_images = {} if self.family.plain_products else {IMPLICIT_GEMM: max(bands.values())}
         power, chained = self._chains()
         return KindResult(
             fit=found,
-            later=tuple(stage for stage in (splits, *further, power) if stage is not None),
+            later=tuple(stage for stage in (splits, *kinds, power) if stage is not None),
             rows=self.rows,
             predicted_us=predicted_us,
             corrected_us=corrected_us if taken is None else taken.corrected_us,
@@ -533,7 +533,7 @@ class _Kind:
         self.steps.fitted()
         return found
 
-    def _further_hold_outs(self) -> None:
+    def _kind_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
         listed = _in_lists(self.rows, self.listed)
         if listed.any() and not listed.all():
@@ -575,18 +575,18 @@ class _Kind:
             with_residual=with_residual,
         )
 
-    def further_stages(self) -> list[Fit]:
+    def kind_stages(self) -> list[Fit]:
         """Fits to the kinds of problem, one mechanism after another."""
         self._learn_what_epilogues_add()
         stages = [
-            self._stage(f"{kind} rows", seen, kind, FURTHER_NUMBERS[kind], FURTHER_FREE[kind])
-            for kind, seen in self.further.items()
+            self._stage(f"{kind} rows", seen, kind, KIND_NUMBERS[kind], KIND_FREE[kind])
+            for kind, seen in self.kind_rows.items()
         ]
         return [stage for stage in stages if stage is not None]
 
     def _learn_what_epilogues_add(self) -> None:
         """Rescale epilogue rows with a plain twin, so that fits learn the difference of the two."""
-        epilogues = self.further[FUSED_EPILOGUE]
+        epilogues = self.kind_rows[FUSED_EPILOGUE]
         if self.main not in epilogues or self.main not in self.seen:
             return
         numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
@@ -802,8 +802,8 @@ def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntA
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     memory_us = np.maximum(times.l2_us, times.dram_us)
     schedule = seen.shape.schedule
-    further = seen.shape.batch.further
-    kind = -1.0 if further is None else further.kind
+    kinds = seen.shape.batch.kinds
+    kind = -1.0 if kinds is None else kinds.kind
     return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind)
 
 

@@ -18,7 +18,7 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, STREAM_K
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernel_model.launch_context import REGIMES
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, IMPLICIT_GEMM
+from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.schema import ROLE_OF_FIT, require_card
@@ -162,13 +162,13 @@ def splits_k(frame: pd.DataFrame) -> pd.Series:
     return splits | (frame["scheduler"] == STREAM_K) if "scheduler" in frame else splits
 
 
-def further_situation(frame: pd.DataFrame) -> pd.Series:
-    """The entry of FURTHER_SITUATIONS that each row informs about; '' for plain GEMMs.
+def problem_kind(frame: pd.DataFrame) -> pd.Series:
+    """The entry of PROBLEM_KINDS that each row informs about; '' for plain GEMMs.
 
-    If there are several, the last one, as in `FurtherWork.kind`.
+    If there are several, the last one, as in `KindColumns.kind`.
     """
-    kinds = batch_from_frame(frame, needs_tile=False).further
-    names = np.array(["", *FURTHER_SITUATIONS])
+    kinds = batch_from_frame(frame, needs_tile=False).kinds
+    names = np.array(["", *PROBLEM_KINDS])
     codes = np.zeros(len(frame)) if kinds is None else kinds.kind + 1.0
     return pd.Series(names[codes.astype(np.int64)], index=frame.index)
 
@@ -202,8 +202,8 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
 
 
 def main_situation(frame: pd.DataFrame, family: KernelFamily) -> pd.Series:
-    """`further_situation`, with '' for convolutions too in a family for convolutions."""
-    found = further_situation(frame)
+    """`problem_kind`, with '' for convolutions too in a family for convolutions."""
+    found = problem_kind(frame)
     return found if family.plain_products else found.replace(IMPLICIT_GEMM, "")
 
 

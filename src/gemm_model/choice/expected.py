@@ -115,7 +115,7 @@ def expected_time(
     """
     chosen = model_for(model, gpu, options)
     problems = routed(problem, routing, count, seed)
-    require_known(chosen, further=not problems[0].plain)
+    require_known(chosen, beyond_plain=not problems[0].plain)
     prediction = chosen.predict_batch(batch_of([(each, config) for each in problems]))
     middle = _middle(prediction.runtime_us)
     return _expected(prediction.runtime_us, problems[middle], prediction.row(middle))
@@ -195,9 +195,9 @@ def _times(
 ) -> tuple[FloatArray, Any]:
     """Times [us] of shape (tile orders, routings, kernels), and their evaluation."""
     sizes = np.hstack([sizes_of(problem) for problem in problems])
-    further = () if problems[0].plain else problems
+    not_plain = () if problems[0].plain else problems
     positions = np.tile(kernels, (len(problems), 1))
-    evaluation = ranker.model.evaluate(space.grid_of_shapes(sizes, kernels=positions, further=further))
+    evaluation = ranker.model.evaluate(space.grid_of_shapes(sizes, kernels=positions, not_plain=not_plain))
     return evaluation.runtime_us.reshape(-1, len(problems), len(kernels)), evaluation
 
 

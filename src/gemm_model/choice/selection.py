@@ -15,10 +15,10 @@ from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
-from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
@@ -186,7 +186,7 @@ class Ranker:
         key = types_of(problem), asked_of(problem)
         found = self._spaces.get(key)
         if found is None:
-            require_known(self.model, further=not problem.plain)
+            require_known(self.model, beyond_plain=not problem.plain)
             found = self._spaces[key] = self._look_for_spaces(*key)
         return found
 
@@ -220,23 +220,23 @@ class Ranker:
         sizes: FloatArray,
         kernels: IntArray | None = None,
         orders: slice = ALL_ORDERS,
-        further: Sequence[GemmProblem] = (),
+        not_plain: Sequence[GemmProblem] = (),
     ) -> KernelTimes:
         """Kernels of some shapes (`CandidateSpace.grid_of_shapes`), each in its fastest tile order."""
-        grid = space.grid_of_shapes(sizes, kernels=kernels, orders=orders, further=further)
+        grid = space.grid_of_shapes(sizes, kernels=kernels, orders=orders, not_plain=not_plain)
         shapes = sizes.shape[1]
         positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
         return kernel_times(self.model, space, grid, positions, shapes)
 
     def _contenders(self, problem: GemmProblem, spaces: Sequence[CandidateSpace]) -> list[Contenders]:
         """The kernels of each space worth predicting."""
-        sizes, further = sizes_of(problem), () if problem.plain else (problem,)
+        sizes, not_plain = sizes_of(problem), () if problem.plain else (problem,)
         found = []
         for space in spaces:
             worth = np.flatnonzero(space.worth_a_look(sizes, self.gpu)[0])
             if len(worth):
                 some = None if len(worth) == space.kernels else worth[np.newaxis]
-                grid = space.grid_of_shapes(sizes, kernels=some, further=further)
+                grid = space.grid_of_shapes(sizes, kernels=some, not_plain=not_plain)
                 found.append(Contenders(space, worth, grid, self.model.least_times(grid)))
         return found
 

@@ -13,12 +13,12 @@ import pandas as pd
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.further_work import asked_of
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import COUNTS, FIRST_ORDERS, CandidateSpace, types_of
-from gemm_model.tables.further_columns import FURTHER_COLUMNS, TYPE_COLUMNS, asks_for_more, problem_of_row
+from gemm_model.tables.kind_columns import KIND_COLUMNS, TYPE_COLUMNS, asks_for_more, problem_of_row
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes
 
@@ -37,7 +37,7 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
     """
     types = _with_types(frame)
     _sizes(types)
-    names = [name for name in (*TYPE_COLUMNS, *FURTHER_COLUMNS) if name in types]
+    names = [name for name in (*TYPE_COLUMNS, *KIND_COLUMNS) if name in types]
     told = types[names].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         told[name] = sizes(types, name, default=1.0)
@@ -76,8 +76,8 @@ def rank_table(
 
     def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
         spaces, rows = chunk
-        further = [problems[row] for row in rows] if problems and not problems[rows[0]].plain else []
-        best = pd.concat([_best_of_chunk(ranker, space, extents[:, rows], further) for space in spaces])
+        not_plain = [problems[row] for row in rows] if problems and not problems[rows[0]].plain else []
+        best = pd.concat([_best_of_chunk(ranker, space, extents[:, rows], not_plain) for space in spaces])
         best = best.sort_values("predicted_us", kind="stable")
         advance(len(rows))
         return best[~best.index.duplicated()].sort_index()
@@ -117,15 +117,15 @@ def _best_of_chunk(
     some: IntArray = np.flatnonzero(worth.any(axis=0))
     sizes, worth = sizes[:, shapes], worth[np.ix_(shapes, some)]
     every = None if len(some) == space.kernels else np.tile(some, (len(shapes), 1))
-    further = [problems[shape] for shape in shapes] if problems else []
+    not_plain = [problems[shape] for shape in shapes] if problems else []
     offered = space.family.space
     orders = FIRST_ORDERS if len(offered.rasters) == 1 else slice(None, None, len(offered.swizzles))
-    looked_at = ranker.kernels(space, sizes, every, orders=orders, further=further)
+    looked_at = ranker.kernels(space, sizes, every, orders=orders, not_plain=not_plain)
     first_us = np.where(worth, looked_at.times_us, np.inf)
     count = min(KERNELS_LOOKED_AT_CLOSELY, len(some))
     # Ascending positions, so that ties go to the first kernel of the space.
     nearest = np.sort(np.argpartition(first_us, count - 1, axis=1)[:, :count], axis=1)
-    kernels = ranker.kernels(space, sizes, some[nearest], further=further)
+    kernels = ranker.kernels(space, sizes, some[nearest], not_plain=not_plain)
     times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
     kernels = replace(kernels, times_us=times_us).with_residual(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, compare, further
+from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser, model=MODEL)
     common.add_problem(parser, required=False)
     common.add_config(parser)
-    further.add_further(parser)
+    kinds.add_kinds(parser)
     add_options(parser, "explain")
     attention.add_attention(parser)
 
@@ -76,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
         return _run_profile(args, chosen)
     if args.ncu is not None:
         return _run_counted(args, chosen)
-    problem, config = further.problem(args), common.config(args)
+    problem, config = kinds.problem(args), common.config(args)
     if args.against is not None:
         return _run_against(
             args, chosen, World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
         )
-    expected = further.expected(args, chosen, problem, config)
+    expected = kinds.expected(args, chosen, problem, config)
     if expected is not None:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
@@ -90,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
         "kernel": kernel_fields(config),
         "prediction": prediction_fields(found.prediction),
         **{name: getattr(found, name) for name in IN_RESULT},
-        **({} if expected is None else {"expected": further.expected_fields(expected)}),
+        **({} if expected is None else {"expected": kinds.expected_fields(expected)}),
     }
     names = ("change", "predicted_us", "relative")
     what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
-    before = "" if expected is None else f"{further.expected_text(expected)}\n"
+    before = "" if expected is None else f"{kinds.expected_text(expected)}\n"
     return _show(args, chosen, result, what_if, lambda: before + _text(found))
 
 
@@ -119,10 +119,8 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
 
     if attention.asked(args):
         return attention.explained(args)
-    common.refuse_given(
-        args, (*further.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards"
-    )
-    chosen, problem, config = settings_of(args), further.problem(args), common.config(args)
+    common.refuse_given(args, (*kinds.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards")
+    chosen, problem, config = settings_of(args), kinds.problem(args), common.config(args)
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
@@ -233,7 +231,7 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
     kernels = read_export(args.ncu)
     config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
-    world = World(problem=further.problem(args), config=config, gpu=chosen.gpu, options=options)
+    world = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
     found = beside(counted_world(world), kernels[0])
     told = [
         {

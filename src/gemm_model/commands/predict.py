@@ -9,8 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, compare, further, sweep
-from gemm_model.commands.further import add_further
+from gemm_model.commands import attention, common, compare, kinds, sweep
+from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
 from gemm_model.report.document import Document, text_table
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_settings(parser)
     common.add_problem(parser, required=False)
     common.add_config(parser)
-    add_further(parser)
+    add_kinds(parser)
     attention.add_attention(parser)
     sweep.add_sweep(parser)
     common.add_page(parser, "the table: curves, rooflines and maps with filters")
@@ -82,10 +82,10 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     """The kernel of the options on the card of --gpu."""
     from gemm_model.api import predict
 
-    common.refuse_given(args, further.ROUTING, "with several answers")
+    common.refuse_given(args, kinds.ROUTING, "with several answers")
     if attention.asked(args):
         return attention.answer(args)
-    chosen, problem = common.settings(args), further.problem(args)
+    chosen, problem = common.settings(args), kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)
     config = common.config(args)
     told = compare.kernel_asked(args, chosen) if needs_tile else {}
@@ -184,14 +184,14 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     from gemm_model.report.console import explanation, prediction_fields
 
     chosen = common.settings(args)
-    problem = further.problem(args)
+    problem = kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)
     notes = []
     if not needs_tile:
         unread = sorted(args.given & set(common.CONFIG))
         notes = [f"{chosen.model} does not read --{name.replace('_', '-')}" for name in unread]
     config = common.config(args)
-    expected = further.expected(args, chosen, problem, config)
+    expected = kinds.expected(args, chosen, problem, config)
     if expected is None:
         prediction = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
     else:
@@ -199,7 +199,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     kernel = kernel_fields(config) if needs_tile else {}
     result: dict[str, Any] = {"problem": problem_fields(problem), "kernel": kernel}
     result["prediction"] = prediction_fields(prediction)
-    over_routings = {} if expected is None else further.expected_fields(expected)
+    over_routings = {} if expected is None else kinds.expected_fields(expected)
     if expected is not None:
         result["expected"] = over_routings
     row = {
@@ -220,7 +220,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         rows=[{**row, **prediction.details}],
         notes=notes,
         text=lambda: (
-            ("" if expected is None else f"{further.expected_text(expected)}\n")
+            ("" if expected is None else f"{kinds.expected_text(expected)}\n")
             + explanation({**result["problem"], **kernel}, prediction)
         ),
     )

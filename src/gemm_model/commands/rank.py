@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
-from gemm_model.commands import attention, common, compare, further, sweep
+from gemm_model.commands import attention, common, compare, kinds, sweep
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     common.add_output(parser)
     common.add_problem(parser, required=False)
-    further.add_further(parser)
+    kinds.add_kinds(parser)
     attention.add_attention(parser, config=False)
     common.add_settings(parser)
     add_family(parser)
@@ -90,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
     asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
-    used = (*always, *common.PROBLEM, *further.OPTIONS, asked)
+    used = (*always, *common.PROBLEM, *kinds.OPTIONS, asked)
     used = (*used, *(("against", "html") if asked == "top" else ()))
     common.refuse_unused(args, f"with --{asked.replace('_', '-')}", used)
-    problem, ranker = further.problem(args), ranker_of(args)
-    routing = further.routing(args)
+    problem, ranker = kinds.problem(args), ranker_of(args)
+    routing = kinds.routing(args)
     if routing is not None:
         common.refuse_given(args, ("against", "html", "why_not", "emit"), "with --experts")
         common.show(args, _expected_ranking(args, ranker, problem, routing))
@@ -110,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _best(args: argparse.Namespace) -> compare.Answer:
     """The best kernel on the card of --gpu."""
-    read = (*common.SETTINGS, *common.OUTPUT, *sweep.OPTIONS, "family", *common.PROBLEM, *further.FURTHER)
+    read = (*common.SETTINGS, *common.OUTPUT, *sweep.OPTIONS, "family", *common.PROBLEM, *kinds.KINDS)
     common.refuse_unused(args, "with several answers", (*read, "attention"))
     if attention.asked(args):
         return attention.best(args)
-    return best_of(ranker_of(args).rank(further.problem(args), 1))
+    return best_of(ranker_of(args).rank(kinds.problem(args), 1))
 
 
 def best_of(ranking: Ranking, **beside: Any) -> compare.Answer:
@@ -236,7 +236,7 @@ def _expected_ranking(
             tie_group=found.tie_group,
         )
         row = row_of(choice, expected.middle)
-        rows.append({"rank": found.rank, **further.expected_fields(expected), **row})
+        rows.append({"rank": found.rank, **kinds.expected_fields(expected), **row})
     best = ranking.choices[0].expected
     result = {
         "problem": problem_fields(best.middle),

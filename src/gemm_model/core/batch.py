@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
-from gemm_model.core.further_work import FurtherWork, assembled, further_work
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
+from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import constructor, mapped, require_kind
 
@@ -87,7 +87,7 @@ class GemmBatch:
     """1 with programmatic dependent launch, 0 without, -1 for the family's default."""
     footprint_bytes: FloatArray
     """Bytes touched before the same operands are used again; infinite leaves it to the regime."""
-    further: FurtherWork | None = None
+    kinds: KindColumns | None = None
     """Columns of the kind of problem; None if every row is a plain GEMM. For groups, m is the mean over the
     groups that have rows, and `batch` is their number."""
 
@@ -101,8 +101,8 @@ class GemmBatch:
     def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
         """A copy with each column changed by `change(name, column)`."""
         columns = map(change, COLUMNS, _columns_of(self))
-        further = None if self.further is None else mapped(self.further, lambda column: change("", column))
-        changed: GemmBatch = _new_row(*columns, further)
+        kinds = None if self.kinds is None else mapped(self.kinds, lambda column: change("", column))
+        changed: GemmBatch = _new_row(*columns, kinds)
         return changed
 
     @property
@@ -135,23 +135,23 @@ class GemmBatch:
     @property
     def a_once_bytes(self) -> FloatArray:
         """Bytes of A with its scale factors, once."""
-        distinct = 1.0 if self.further is None else self.further.a_distinct
+        distinct = 1.0 if self.kinds is None else self.kinds.a_distinct
         return self.m * self.k * self.batch * self.a_bytes_per_element * distinct
 
     @property
     def operand_bytes(self) -> FloatArray:
         """Bytes of A and B with their scale factors, each once."""
         a_bytes, b_bytes = self.a_bytes_per_element, self.b_bytes_per_element
-        if self.further is not None:
-            a_bytes, b_bytes = a_bytes * self.further.a_distinct, b_bytes * self.further.b_distinct
+        if self.kinds is not None:
+            a_bytes, b_bytes = a_bytes * self.kinds.a_distinct, b_bytes * self.kinds.b_distinct
         return (self.m * a_bytes + self.n * b_bytes) * self.k * self.batch
 
     @property
     def stored_bits(self) -> FloatArray:
         """Bits written for each accumulator."""
-        if self.further is None:
+        if self.kinds is None:
             return self.out_bits
-        return (self.out_bits + self.further.output_scale_bits) * self.further.output_share
+        return (self.out_bits + self.kinds.output_scale_bits) * self.kinds.output_share
 
     @property
     def output_bytes(self) -> FloatArray:
@@ -160,12 +160,12 @@ class GemmBatch:
     @property
     def source_bits(self) -> FloatArray | float:
         """Bits of source matrices (C, a residual) that the epilogue reads for each accumulator."""
-        return 0.0 if self.further is None else self.out_bits * self.further.source_share
+        return 0.0 if self.kinds is None else self.out_bits * self.kinds.source_share
 
     @property
     def source_bytes(self) -> FloatArray | float:
         """Bytes of source matrices (C, a residual) that the epilogue reads, each once."""
-        if self.further is None:
+        if self.kinds is None:
             return 0.0
         return self.m * self.n * self.batch * self.source_bits / 8.0
 
@@ -177,23 +177,23 @@ class GemmBatch:
         Rows are contiguous along the major extent.
         """
         pitch: Values = where(self.a_k_major, self.k, self.m)
-        if self.further is not None:
-            pitch = where(self.further.a_row_step > 0.0, self.further.a_row_step, pitch)
+        if self.kinds is not None:
+            pitch = where(self.kinds.a_row_step > 0.0, self.kinds.a_row_step, pitch)
         return pitch * self.a_bits / 8.0
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
         pitch: Values = where(self.b_k_major, self.k, self.n)
-        if self.further is not None:
-            pitch = where(self.further.b_row_step > 0.0, self.further.b_row_step, pitch)
+        if self.kinds is not None:
+            pitch = where(self.kinds.b_row_step > 0.0, self.kinds.b_row_step, pitch)
         return pitch * self.b_bits / 8.0
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
         pitch: Values = where(self.c_n_major, self.n, self.m)
-        if self.further is not None:
-            row = pitch * self.further.output_share
-            pitch = where(self.further.out_row_step > 0.0, self.further.out_row_step, row)
+        if self.kinds is not None:
+            row = pitch * self.kinds.output_share
+            pitch = where(self.kinds.out_row_step > 0.0, self.kinds.out_row_step, row)
         return pitch * self.out_bits / 8.0
 
 
@@ -232,7 +232,7 @@ _FLOAT_COLUMNS = (
 _CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
 _FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k")
 _ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
-COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "further")
+COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "kinds")
 """Names of a batch's columns."""
 _columns_of = attrgetter(*COLUMNS)
 _in_order_of_fields = itemgetter(*(_ROW_COLUMNS.index(name) for name in COLUMNS))
@@ -258,7 +258,7 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
         **dict(zip(_FLOAT_COLUMNS, floats, strict=True)),
         **dict(zip(_CODE_COLUMNS, codes, strict=True)),
         **dict(zip(_FLAG_COLUMNS, flags, strict=True)),
-        further=None if all(problem.plain for problem, _ in pairs) else _further_of(pairs),
+        kinds=None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs),
     )
 
 
@@ -267,18 +267,18 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     require_kind("problem", problem, GemmProblem)
     require_kind("config", config, KernelConfig)
     values: Any = (*map(float, _floats(problem, config)), *_codes(problem, config), *_flags(problem, config))
-    further = None if problem.plain else _further_work(problem, config)
-    row: GemmBatch = _new_row(*_in_order_of_fields(values), further)
+    kinds = None if problem.plain else _kind_columns(problem, config)
+    row: GemmBatch = _new_row(*_in_order_of_fields(values), kinds)
     return row
 
 
-def _further_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> FurtherWork:
-    return assembled(((row, _further_work(*pair)) for row, pair in enumerate(pairs)), len(pairs))
+def _kinds_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> KindColumns:
+    return assembled(((row, _kind_columns(*pair)) for row, pair in enumerate(pairs)), len(pairs))
 
 
-def _further_work(problem: GemmProblem, config: KernelConfig) -> FurtherWork:
+def _kind_columns(problem: GemmProblem, config: KernelConfig) -> KindColumns:
     rows, columns = config.cta_m * config.cluster_m, config.cta_n * config.cluster_n
-    return further_work(problem, float(rows), float(columns))
+    return kind_columns(problem, float(rows), float(columns))
 
 
 def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:

@@ -15,8 +15,8 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     """A problem as fields of a result, named like columns of tables."""
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
-    further = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
-    told: dict[str, Any] = {name: found.name for name, found in further.items() if found is not None}
+    kinds = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
+    told: dict[str, Any] = {name: found.name for name, found in kinds.items() if found is not None}
     if problem.a_scale is not None and problem.a_scale == problem.b_scale:
         told |= {"sf_dtype": problem.a_scale.dtype.name, "sf_vec_size": problem.a_scale.vec_size}
     for name, usual in (("a_major", "k"), ("b_major", "k"), ("c_major", "n")):

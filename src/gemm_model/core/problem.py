@@ -92,12 +92,12 @@ class GemmProblem:
         require_product(self.a_dtype, self.b_dtype)
         require_number(self.out_dtype)
         if not self.plain:
-            self._check_further()
+            self._check_kinds()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {allowed}")
 
-    def _check_further(self) -> None:
+    def _check_kinds(self) -> None:
         """Check the kinds of problem, and drop those that leave a plain GEMM."""
         if self.broadcast not in ("", "a", "b"):
             raise InputError(f"broadcast is {self.broadcast!r}; expected a or b")
@@ -209,8 +209,8 @@ class GemmProblem:
     @property
     def plain(self) -> bool:
         """Whether it is a plain GEMM, in any types and layouts."""
-        further = (self.epilogue, self.groups, self.block_scaling, self.conv)
-        return further == (None, None, None, None) and not self.broadcast and self.batch_strides is None
+        kinds = (self.epilogue, self.groups, self.block_scaling, self.conv)
+        return kinds == (None, None, None, None) and not self.broadcast and self.batch_strides is None
 
     @property
     def plain_twin(self) -> GemmProblem:

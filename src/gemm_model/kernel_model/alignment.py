@@ -15,7 +15,7 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
-from gemm_model.core.further_work import CONV, FurtherWork, bits_of
+from gemm_model.core.kind_columns import CONV, KindColumns, bits_of
 from gemm_model.kernel_model.numbers import kernel_model_numbers
 
 LINE_BYTES = 128.0
@@ -34,12 +34,12 @@ def row_alignment(pitch_bytes: Values) -> Values:
     return maximum(minimum(power_of_two_divisor(pitch), LINE_BYTES), TMA_ALIGNMENT_BYTES)
 
 
-def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
+def channels_unaligned(batch: GemmBatch, kinds: KindColumns) -> Flags:
     """Mask of one-group convolutions whose channels or filters are no multiple of TMA_ALIGNMENT_BYTES.
 
     Kernels take such matrices padded. Extents of strided data gradients are rounded means.
     """
-    deep, wide = floor(batch.k / further.k_runs + 0.5), floor(batch.n / further.n_runs + 0.5)
+    deep, wide = floor(batch.k / kinds.k_runs + 0.5), floor(batch.n / kinds.n_runs + 0.5)
     unaligned: Flags = False
     for extent, bits in (
         (where(batch.a_k_major, deep, batch.m), batch.a_bits),
@@ -47,8 +47,8 @@ def channels_unaligned(batch: GemmBatch, further: FurtherWork) -> Flags:
         (wide, batch.out_bits),
     ):
         unaligned = unaligned | negated(is_multiple(extent * bits / 8.0, TMA_ALIGNMENT_BYTES))
-    is_conv = (further.asked & bits_of((CONV,))) != 0
-    padded: Flags = is_conv & (batch.batch <= further.places) & unaligned
+    is_conv = (kinds.asked & bits_of((CONV,))) != 0
+    padded: Flags = is_conv & (batch.batch <= kinds.places) & unaligned
     return padded
 
 

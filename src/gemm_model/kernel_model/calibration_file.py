@@ -29,9 +29,9 @@ from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
-    FURTHER_MECHANISMS,
-    FURTHER_SITUATIONS,
+    KIND_MECHANISMS,
     NUMBERS,
+    PROBLEM_KINDS,
     SILICON_NUMBERS,
     WITHIN_PHASES,
     KernelNumbers,
@@ -57,7 +57,7 @@ SPLIT_SITUATION = "split_k"
 WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
 """Situations of a plain product, each with its error band: a kernel of a few microseconds; bound by L2 or DRAM;
 few waves; many waves; and split K, whatever the size."""
-SITUATIONS = (*WHOLE_SITUATIONS, *FURTHER_SITUATIONS)
+SITUATIONS = (*WHOLE_SITUATIONS, *PROBLEM_KINDS)
 """All situations, with kinds of problem beyond a plain product; a calibration without such rows has no band
 for them."""
 TINY_US = 10.0
@@ -73,7 +73,7 @@ SILICON_KEYS = ("version", "gpu", "fitted_to", "numbers")
 TIMELINE = "timeline"
 """Key of the numbers of timelines, on which no runtime depends; a file without it has their start values."""
 NUMBER_KEYS = ("value", "unit", "source")
-FURTHER_NUMBER_KEYS = ("interval", "measured")
+KIND_NUMBER_KEYS = ("interval", "measured")
 """Optional keys: the 90 % half-width of a fitted number; the interval that direct measurements allow a card's."""
 
 
@@ -145,7 +145,7 @@ class Calibration:
         It covers numbers of the family's compiled code and numbers of all families.
         """
         values = {
-            kind: {name: value for name, value in found.values().items() if not _is_further(name)}
+            kind: {name: value for name, value in found.values().items() if not _is_of_kind(name)}
             for kind, found in self.numbers.items()
         }
         shared = [
@@ -356,12 +356,12 @@ def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
     return entries
 
 
-def _is_further(name: str) -> bool:
+def _is_of_kind(name: str) -> bool:
     """Whether a number belongs to a kind of problem beyond a plain product."""
-    return name.partition(".")[0] in FURTHER_MECHANISMS
+    return name.partition(".")[0] in KIND_MECHANISMS
 
 
-_FURTHER_STARTS = {name: value for name, value in start_values().items() if _is_further(name)}
+_KIND_STARTS = {name: value for name, value in start_values().items() if _is_of_kind(name)}
 """Values of these numbers in a calibration without them."""
 
 
@@ -386,7 +386,7 @@ def _numbers(
     records = {}
     for kind in kinds:
         try:
-            records[kind] = kernel_numbers({**_FURTHER_STARTS, **values[kind]})
+            records[kind] = kernel_numbers({**_KIND_STARTS, **values[kind]})
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, {kind: widths for kind, widths in intervals.items() if widths}, sources
@@ -421,7 +421,7 @@ def _require_rate_class(kind: object, where_from: str) -> None:
 
 
 def _require_entry(entry: object, unit: str, place: str) -> None:
-    keys = (*NUMBER_KEYS, *FURTHER_NUMBER_KEYS)
+    keys = (*NUMBER_KEYS, *KIND_NUMBER_KEYS)
     if not isinstance(entry, Mapping) or not set(NUMBER_KEYS) <= set(entry) <= set(keys):
         raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(keys)}")
     if str(entry["unit"]) != unit:
@@ -532,7 +532,7 @@ def situation_code(
 ) -> Values:
     """The position as a float, or as a column of floats.
 
-    `kind` is `FurtherWork.kind`, -1 for a plain product.
+    `kind` is `KindColumns.kind`, -1 for a plain product.
     """
     memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
     whole = where(waves_us < TINY_US, 0.0, memory_bound)

@@ -99,8 +99,8 @@ def _tile(kernel: Kernel, step: KTile) -> TileDemand:
 
 def _scale_misses(kernel: Kernel, moved: Traffic) -> Values:
     """Share of k tiles whose scale factors come from DRAM: of rows that L2 does not hold."""
-    further = kernel.batch.further
-    if further is None or not any_of(further.software_scales):
+    kinds = kernel.batch.kinds
+    if kinds is None or not any_of(kinds.software_scales):
         return 0.0
     missed = rows_missed_share(kernel.batch, kernel.gpu, kernel.schedule, kernel.numbers)
     return moved.from_dram * missed

@@ -46,16 +46,16 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
 
     They include finding the tile's group, because the storing warps switch tensor maps first.
     """
-    further, fused = batch.further, numbers.fused_epilogue
-    if further is None:
+    kinds, fused = batch.kinds, numbers.fused_epilogue
+    if kinds is None:
         return 0.0
-    each = further.tangents * fused.tangent_clk + further.sigmoids * fused.sigmoid_clk
-    each = each + further.gated * fused.gate_clk + further.quantized * numbers.scaled_outputs.scale_clk
+    each = kinds.tangents * fused.tangent_clk + kinds.sigmoids * fused.sigmoid_clk
+    each = each + kinds.gated * fused.gate_clk + kinds.quantized * numbers.scaled_outputs.scale_clk
     each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
-    each = (each + further.reductions * fused.reduction_clk) / 1000.0
+    each = (each + kinds.reductions * fused.reduction_clk) / 1000.0
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
-    waits = further.vectors * fused.vector_clk + where(further.source_share > 0.0, fused.source_clk, 0.0)
-    of_group = where(further.looked_up, numbers.grouped.tile_clk, 0.0)
+    waits = kinds.vectors * fused.vector_clk + where(kinds.source_share > 0.0, fused.source_clk, 0.0)
+    of_group = where(kinds.looked_up, numbers.grouped.tile_clk, 0.0)
     slow = slow_division_clk(batch, resources, numbers.slow_division.warp_clk)
     return batch.cta_m * batch.cta_n * each + waits + of_group + slow
 
@@ -66,7 +66,7 @@ def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -
     A warp divides for 8 rows of 4 columns at once and takes the slow path if one of these sums needs it. The
     first warp, with 16 rows, is the slowest; rows outside the matrix never need it.
     """
-    if warp_clk == 0.0 or batch.further is None:
+    if warp_clk == 0.0 or batch.kinds is None:
         return 0.0
     normal = 1.0 - share_below(LOWEST_SIGMOID, batch.k)
     rows = minimum(minimum(batch.m, batch.cta_m), 2.0 * ROWS_OF_A_REGISTER)
@@ -74,7 +74,7 @@ def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -
     upper_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * upper)
     lower_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * (rows - upper))
     accumulators = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * resources.warpgroups)
-    return batch.further.sigmoids * accumulators * warp_clk * (upper_share + lower_share) / 2.0
+    return batch.kinds.sigmoids * accumulators * warp_clk * (upper_share + lower_share) / 2.0
 
 
 def share_below(lowest: float, k: Values) -> Values:
@@ -93,14 +93,14 @@ def tile_by_tile_clk(
 
     Addresses of the outputs spill registers, which go to memory and return once for each tile.
     """
-    if batch.further is None or not period.groups_tile_by_tile:
+    if batch.kinds is None or not period.groups_tile_by_tile:
         return 0.0
     stores = numbers.pointer_stores
-    outputs = batch.cta_m * batch.cta_n * batch.further.output_share
+    outputs = batch.cta_m * batch.cta_n * batch.kinds.output_share
     spills = resources.accumulator_registers > family_numbers().grouped_accumulators
     spilled = where(spills, stores.spilled_registers * resources.warpgroups, 0.0)
     stored = outputs / 1000.0 * stores.output_clk + spilled * stores.spill_clk
-    return where(batch.further.grouped, stored + numbers.latency.load_clk, 0.0)
+    return where(batch.kinds.grouped, stored + numbers.latency.load_clk, 0.0)
 
 
 @formula_record
@@ -151,7 +151,7 @@ def stall_of(
     accumulators the next accumulator's tile does, so that loads do not wait. If the ring is refilled for each
     tile, loads wait for the whole epilogue.
     """
-    if batch.further is None:
+    if batch.kinds is None:
         return None
     plain, stores = whole - fused, numbers.epilogue
     exposed, exposed_plain = (
@@ -163,7 +163,7 @@ def stall_of(
     room = numbers.fused_epilogue.ring_share * resources.loads_under_way / k_tiles
     waits, before = where(emptied, 0.0, whole), where(emptied, 0.0, plain)
     if period.groups_tile_by_tile:
-        anew = batch.further.grouped
+        anew = batch.kinds.grouped
         waits, last = where(anew, whole, waits), where(anew, whole, last)
         before, room = where(anew, 0.0, before), where(anew, 0.0, room)
     return Stall(waits, before, room, last)

@@ -10,9 +10,9 @@ from typing import Any
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.elementwise import ceil
-from gemm_model.core.further_work import asked_of
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS
@@ -24,8 +24,8 @@ from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.mechanisms import (
     CLOCK_MECHANISMS,
     DRAM,
-    FURTHER_STAGES,
     FUSED_EPILOGUE,
+    KIND_STAGES,
     L2,
     RESOURCES,
     TENSOR,
@@ -195,7 +195,7 @@ def _answers(world: World, changes: list[Change], runtime_us: float, corrected: 
     return tuple(sorted(found, key=lambda each: each.runtime_us))
 
 
-FURTHER_CHANGES = {
+KIND_CHANGES = {
     FUSED_EPILOGUE: "nothing fused into the epilogue",
     "grouped": "no table of groups",
     "software_scales": "scales that take no time",
@@ -211,13 +211,13 @@ def _changes(world: World, composed: Composed) -> Iterator[Change]:
     yield Change(words="no wave quantization", made=lambda world: world.but(without=("whole_waves",)))
     yield Change(words="no loss of clock under load", made=lambda world: world.but(without=CLOCK_MECHANISMS))
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
-    for name in FURTHER_CHANGES.keys() & asked:
-        yield Change(words=FURTHER_CHANGES[name], made=_without_stage(name))
+    for name in KIND_CHANGES.keys() & asked:
+        yield Change(words=KIND_CHANGES[name], made=_without_stage(name))
     yield from (parse_change(text) for text in ("l2_bytes x2", "stages x2", "l2 warm"))
 
 
 def _without_stage(name: str) -> Any:
-    return lambda world: world.but(without=FURTHER_STAGES[name])
+    return lambda world: world.but(without=KIND_STAGES[name])
 
 
 def _advice(world: World, model: KernelModel, runtime_us: float) -> tuple[WhatIf, ...]:

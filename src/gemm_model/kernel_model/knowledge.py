@@ -18,7 +18,7 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.residual import Residual
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, KernelNumbers
+from gemm_model.kernels.mechanisms import PROBLEM_KINDS, KernelNumbers
 
 OTHER_RATE_CLASS = "other_rate_class"
 """Way of borrowing that takes another rate class's numbers."""
@@ -41,7 +41,7 @@ class Knowledge:
     band_table: FloatArray | None
     """Error band by situation, NaN for situations without one; None if none was measured."""
     unfitted: tuple[str, ...]
-    """FURTHER_SITUATIONS that the numbers were not fitted to."""
+    """PROBLEM_KINDS that the numbers were not fitted to."""
     caveats: tuple[str, ...]
     """Caveats about the GPU, the origin of the numbers, and the order of tiles."""
 
@@ -70,7 +70,7 @@ def knowledge(
         else _borrowed_bands(borrowed if measured or borrowed != OWN else OTHER_GPU, served == kind),
         unfitted=tuple(
             name
-            for name in FURTHER_SITUATIONS
+            for name in PROBLEM_KINDS
             if name not in calibration.error_band.get(served, {})
             and not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
         ),

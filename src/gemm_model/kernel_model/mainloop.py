@@ -176,19 +176,19 @@ def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses:
 
     Scale factors of the next k tile are requested when this one begins, so it lasts at least their latency.
     """
-    if batch.further is None:
+    if batch.kinds is None:
         return alone
     scales = numbers.software_scales
-    each = scales.sums_clk + batch.further.column_scales * scales.columns_clk
+    each = scales.sums_clk + batch.kinds.column_scales * scales.columns_clk
     scaled = alone + batch.cta_m * batch.cta_n / 1000.0 * each
     wait = scales.latency_clk + misses * scales.miss_clk
     waited = smooth_maximum(scaled, wait, numbers.overlap.loads_dram_order)
-    return where(batch.further.software_scales, waited, alone)
+    return where(batch.kinds.software_scales, waited, alone)
 
 
 def _source_bytes(batch: GemmBatch) -> Values:
     """Bytes of other matrices that the epilogue of one tile reads."""
-    if batch.further is None:
+    if batch.kinds is None:
         return 0.0
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 

@@ -14,9 +14,9 @@ from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, In
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.further_work import KINDS, FurtherWork, every_word
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
+from gemm_model.core.kind_columns import KINDS, KindColumns, every_word
 from gemm_model.core.prediction import (
     RESIDUAL_PHASE,
     BatchPrediction,
@@ -60,14 +60,14 @@ from gemm_model.kernel_model.residual import (
 )
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
-from gemm_model.kernels.mechanisms import FURTHER_SITUATIONS, FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES
+from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_at
 
 KERNELS_KEPT = 4096
 """Kernels whose resources a model caches [1]; single predictions; chosen: a space of candidates has 3,480."""
 ALONE = "burst"
 """Regime of the launches that residuals are trained on."""
-SITUATION_OF = dict(zip(KINDS, FURTHER_SITUATIONS[1:], strict=True))
+SITUATION_OF = dict(zip(KINDS, PROBLEM_KINDS[1:], strict=True))
 """Situation of each kind of problem that is no epilogue."""
 
 
@@ -301,7 +301,7 @@ class KernelModel:
         """The same of one row; those of kernels of plain GEMMs that do not split K, which no size changes,
         are kept.
         """
-        if row.further is not None or row.split_k > 1.0:
+        if row.kinds is not None or row.split_k > 1.0:
             return self._checked_resources(row, family)
         kernel = kernel_of(row)
         found = self._resources.get(kernel)
@@ -430,43 +430,43 @@ class PhysicalEvaluation:
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
         told = self.known.caveats + spills
-        further = self.geometry.batch.further
-        return told if further is None else told + self._further_caveats(further)
+        kinds = self.geometry.batch.kinds
+        return told if kinds is None else told + self._kind_caveats(kinds)
 
-    def _further_caveats(self, further: FurtherWork) -> tuple[str, ...]:
+    def _kind_caveats(self, kinds: KindColumns) -> tuple[str, ...]:
         """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""
-        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(further.asked)}
+        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(kinds.asked)}
         caveats = [
             f"{name}: no such kernel was calibrated on"
-            for name in FURTHER_SITUATIONS
+            for name in PROBLEM_KINDS
             if name in asked and name in self.known.unfitted
         ]
-        if any_of(further.unlike):
+        if any_of(kinds.unlike):
             caveats.append("grouped: groups of different n or k are taken for as many mean ones")
         numbers = self.known.numbers.without(self.model.without)
-        if numbers.slow_division.warp_clk > 0.0 and any_of(further.sigmoids > 0.0):
+        if numbers.slow_division.warp_clk > 0.0 and any_of(kinds.sigmoids > 0.0):
             caveats.append(
                 "slow_division: sums are taken to spread by the root of k, as of operands of unit variance; "
                 "smaller ones take what is predicted with model_opts.without=[slow_division]"
             )
         if IMPLICIT_GEMM in asked:
             caveats.append("implicit_gemm: padding is taken to last as long as pixels")
-            if any_of(channels_unaligned(self.geometry.batch, further)):
+            if any_of(channels_unaligned(self.geometry.batch, kinds)):
                 caveats.append(
                     "implicit_gemm: channels or filters fill no row of 16 bytes; the kernels beside that pad "
                     "matrices are not in the time"
                 )
-            if any_of(further.places > 1.0):
+            if any_of(kinds.places > 1.0):
                 caveats.append(
                     "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
                 )
             if self.geometry.family.tile_order.packs_groups:
-                if any_of(further.packed > 1.0):
+                if any_of(kinds.packed > 1.0):
                     caveats.append(
                         "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
                         "groups of one"
                     )
-            elif any_of(self.geometry.batch.batch > further.places):
+            elif any_of(self.geometry.batch.batch > kinds.places):
                 caveats.append(
                     "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
                     "many times as fast for groups of few"
@@ -502,9 +502,9 @@ class PhysicalEvaluation:
 
     def _situated(self) -> tuple[Values, ...]:
         """Arguments of `situation` for each row."""
-        times, schedule, further = self.times, self.geometry.schedule, self.geometry.batch.further
+        times, schedule, kinds = self.times, self.geometry.schedule, self.geometry.batch.kinds
         memory_us = maximum(times.l2_us, times.dram_us)
-        kind = -1.0 if further is None else further.kind
+        kind = -1.0 if kinds is None else kinds.kind
         return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
 
     def _seen_alike(self, residual: Residual) -> Flags:
@@ -513,8 +513,8 @@ class PhysicalEvaluation:
 
         A fused epilogue does not change the rest of a kernel, so the trees see the kernel without it.
         """
-        further = self.geometry.batch.further
-        plain: Flags = True if further is None else further.kind <= 0.0
+        kinds = self.geometry.batch.kinds
+        plain: Flags = True if kinds is None else kinds.kind <= 0.0
         return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
 
     def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
@@ -522,9 +522,9 @@ class PhysicalEvaluation:
 
         A fused epilogue, a what-if question and the launch context do not change the correction.
         """
-        model, geometry, further = self.model, self.geometry, self.geometry.batch.further
-        if further is not None and any_of(further.kind == 0.0):
-            plain = replace(geometry.batch, further=further.without_epilogue())
+        model, geometry, kinds = self.model, self.geometry, self.geometry.batch.kinds
+        if kinds is not None and any_of(kinds.kind == 0.0):
+            plain = replace(geometry.batch, kinds=kinds.without_epilogue())
             geometry = geometry_of(plain, geometry.rate, model.gpu, geometry.family)
         elif not (model.without or REGIMES[model.regime].chained):
             return geometry, self.times

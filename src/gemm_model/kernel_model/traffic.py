@@ -179,9 +179,9 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
 
 def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
     """Whether all matrices of a batch have the same A, or B."""
-    if batch.further is None:
+    if batch.kinds is None:
         return False, False
-    return batch.further.a_shared, batch.further.b_shared
+    return batch.kinds.a_shared, batch.kinds.b_shared
 
 
 def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
@@ -280,10 +280,10 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
     m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
-    further = batch.further
-    if further is not None:
-        m_panel = m_panel * where(further.a_shared, 1.0, further.a_distinct)
-        n_panel = n_panel * where(further.b_shared, 1.0, further.b_distinct)
+    kinds = batch.kinds
+    if kinds is not None:
+        m_panel = m_panel * where(kinds.a_shared, 1.0, kinds.a_distinct)
+        n_panel = n_panel * where(kinds.b_shared, 1.0, kinds.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
     minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
     again, footprint = minor, minor + major

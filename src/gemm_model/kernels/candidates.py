@@ -26,9 +26,9 @@ from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.elementwise import Values, ceil, where
 from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.errors import InputError
-from gemm_model.core.further_work import BLOCK_SCALING, GROUPS, FurtherWork, assembled, further_work
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
+from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import mapped
 from gemm_model.core.sizes import MAX_SIZE
@@ -120,7 +120,7 @@ class CandidateSpace:
 
     def grid_of(self, problem: GemmProblem) -> Grid:
         """All candidates of one problem."""
-        return self.grid_of_shapes(sizes_of(problem), further=() if problem.plain else (problem,))
+        return self.grid_of_shapes(sizes_of(problem), not_plain=() if problem.plain else (problem,))
 
     def grid_of_shapes(
         self,
@@ -128,13 +128,13 @@ class CandidateSpace:
         *,
         kernels: IntArray | None = None,
         orders: slice = ALL_ORDERS,
-        further: Sequence[GemmProblem] = (),
+        not_plain: Sequence[GemmProblem] = (),
     ) -> Grid:
         """The grid of several problems' kernels, problem by problem, in some of their tile orders.
 
         `sizes` holds m, n, k and batch as rows, one column for each problem. `kernels`, of shape (problems,
         kernels of each), holds positions among the kernels of this space; None gives each problem all
-        kernels. `further` holds the problems if some are not plain GEMMs, else nothing.
+        kernels. `not_plain` holds the problems if some are not plain GEMMs, else nothing.
         """
         m, n, k, batch = sizes
         problems, each = len(m), self.kernels if kernels is None else kernels.shape[1]
@@ -156,7 +156,7 @@ class CandidateSpace:
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
         columns |= UNTOLD
-        columns["further"] = _further_of_grid(further, columns, each)
+        columns["kinds"] = _kinds_of_grid(not_plain, columns, each)
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
             len(range(self.family.space.orders_per_kernel)[orders]),
@@ -198,9 +198,9 @@ def sizes_of(problem: GemmProblem) -> FloatArray:
     return np.array(problem.sizes, dtype=np.float64)[:, np.newaxis]
 
 
-def _further_of_grid(
+def _kinds_of_grid(
     problems: Sequence[GemmProblem], columns: Mapping[str, Any], each: int
-) -> FurtherWork | None:
+) -> KindColumns | None:
     """Columns of the kinds of problem for a grid with `each` kernels for each problem; None for plain
     GEMMs.
     """
@@ -209,13 +209,13 @@ def _further_of_grid(
     rows = columns["cta_m"] * columns["cluster_m"]
     cluster_columns = columns["cta_n"] * columns["cluster_n"]
     if len(problems) == 1:
-        return further_work(problems[0], rows, cluster_columns)
+        return kind_columns(problems[0], rows, cluster_columns)
     total = each * len(problems)
     rows, cluster_columns = np.broadcast_to(rows, (total,)), np.broadcast_to(cluster_columns, (total,))
     places = (slice(start, start + each) for start in range(0, total, each))
     return assembled(
         (
-            (place, further_work(problem, rows[place], cluster_columns[place]))
+            (place, kind_columns(problem, rows[place], cluster_columns[place]))
             for place, problem in zip(places, problems, strict=True)
         ),
         total,
@@ -238,7 +238,7 @@ def candidate_spaces(
     """The candidates with whole K and, if the family has some, those that split K.
 
     They are separate because most problems need no split. Tiles of a problem that needs one all run at once,
-    so splits come in the family's first swizzle only. Kernels must support the FURTHER_WORDS in `asked`.
+    so splits come in the family's first swizzle only. Kernels must support the KIND_WORDS in `asked`.
     Raises InputError with the reason if there is no candidate.
     """
     space = family.space
@@ -277,7 +277,7 @@ def _offered(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> Candid
         space.swapped[legal],
         {name: values[legal] for name, values in space.types.items()},
         {name: values[legal] for name, values in space.kernel.items()},
-        _further_of_types(problem),
+        _kinds_of_types(problem),
     )
 
 
@@ -287,12 +287,12 @@ def _space(
     swapped: BoolArray,
     types: Mapping[str, Any],
     kernel: Mapping[str, Any],
-    further: FurtherWork | None,
+    kinds: KindColumns | None,
 ) -> CandidateSpace:
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources do not depend on sizes.
-    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "further": further}
+    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "kinds": kinds}
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
         family=family,
@@ -354,12 +354,12 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         "fast_accum": np.full(rows, space.fast_accum),
     }
     types = _type_columns(problem, swapped)
-    return _space(family, gpu, swapped, types, kernel, _further_of_types(problem))
+    return _space(family, gpu, swapped, types, kernel, _kinds_of_types(problem))
 
 
-def _further_of_types(problem: GemmProblem) -> FurtherWork | None:
+def _kinds_of_types(problem: GemmProblem) -> KindColumns | None:
     """The kind of problem without sizes, which resources depend on."""
-    return None if problem.plain else further_work(problem, 1.0, 1.0)
+    return None if problem.plain else kind_columns(problem, 1.0, 1.0)
 
 
 def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one_of, where
-from gemm_model.core.further_work import BLOCK_SCALING
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.core.kind_columns import BLOCK_SCALING
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.numbers import family_numbers

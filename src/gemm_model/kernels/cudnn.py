@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags
-from gemm_model.core.further_work import CONV
 from gemm_model.core.kernel_config import AUTO, PINGPONG
+from gemm_model.core.kind_columns import CONV
 from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import OF_LIBRARIES

@@ -7,8 +7,8 @@ from dataclasses import replace
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, maximum, one_of, where
 from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
-from gemm_model.core.further_work import BLOCK_SCALING, CONV, GROUPS
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.core.kind_columns import BLOCK_SCALING, CONV, GROUPS
 from gemm_model.kernels import multistage, quack, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES, SLOW_DIVISION

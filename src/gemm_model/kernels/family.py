@@ -222,7 +222,7 @@ class KernelFamily:
     loader_deals: bool = False
     """Whether the load warp announces the next tile to the others after it has issued its own loads."""
     knows: frozenset[str] = frozenset()
-    """FURTHER_WORDS that its kernels support."""
+    """KIND_WORDS that its kernels support."""
     plain_products: bool = True
     """Whether it computes GEMMs; otherwise it is a family of convolutions and chosen for these only."""
     providers: tuple[str, ...] = ()

@@ -32,9 +32,9 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.epilogue import QUANTIZED_COLUMNS
 from gemm_model.core.errors import RefusedKernelError
-from gemm_model.core.further_work import bits_of, every_word
 from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec, smem_words
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
+from gemm_model.core.kind_columns import bits_of, every_word
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
 from gemm_model.kernels.compiled_code import compiled_code
@@ -181,7 +181,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     sector_share = rules.stored_sector_share(batch)
     # Stores that bypass shared memory (a share below 1) need no buffers.
     epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
-    if batch.further is not None:
+    if batch.kinds is not None:
         sources = _source_buffers(batch, buffer, buffers)
         beside = epilogue_bytes + sources
         epilogue_bytes = maximum(epilogue_bytes, sources) if rules.outputs_replace_sources else beside
@@ -193,8 +193,8 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     in_tmem = family.tile_period.in_tensor_memory
     eight_bit = (k_bits == 8) & (batch.math_kind == MATH_KINDS.index("fp8"))
     two_sets = eight_bit & negated(batch.fast_accum)
-    if batch.further is not None:
-        two_sets = two_sets | batch.further.software_scales
+    if batch.kinds is not None:
+        two_sets = two_sets | batch.kinds.software_scales
     # Slow fp8 accumulation promotes into a second set of registers as large as the first.
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
@@ -254,7 +254,7 @@ def _blocks_in_turn(
     if not rules.promotes_by_block:
         return 1.0
     blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
-    return blocks if batch.further is None else where(batch.further.software_scales, 1.0, blocks)
+    return blocks if batch.kinds is None else where(batch.kinds.software_scales, 1.0, blocks)
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -371,8 +371,8 @@ def _mixed_widths(k: _Kernels) -> Flags:
 
 def _scales_missing(k: _Kernels) -> Flags:
     scaled = (k.batch.a_scale_bits > 0) | (k.batch.b_scale_bits > 0)
-    if k.batch.further is not None:
-        scaled = scaled & negated(k.batch.further.software_scales)
+    if k.batch.kinds is not None:
+        scaled = scaled & negated(k.batch.kinds.software_scales)
     return (not k.family.resources.block_scaled) & scaled
 
 
@@ -444,9 +444,9 @@ def _shares_and_splits(k: _Kernels) -> Flags:
 
 
 def _work_unknown(k: _Kernels) -> Flags:
-    if k.batch.further is None:
+    if k.batch.kinds is None:
         return False
-    missing: Flags = (k.batch.further.asked & ~bits_of(k.family.knows)) != 0
+    missing: Flags = (k.batch.kinds.asked & ~bits_of(k.family.knows)) != 0
     return missing
 
 
@@ -454,13 +454,13 @@ def _who_knows(k: _Kernels) -> str:
     """The sentence that names the words a row asks for and the family lacks, and the families that have
     them.
     """
-    assert k.batch.further is not None
-    missing = [word for word in every_word(k.batch.further.asked) if word not in k.family.knows]
+    assert k.batch.kinds is not None
+    missing = [word for word in every_word(k.batch.kinds.asked) if word not in k.family.knows]
     return unknown_work(missing, k.family, k.gpu)
 
 
 def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> str:
-    """The sentence that a family lacks some FURTHER_WORDS, with the families that have them."""
+    """The sentence that a family lacks some KIND_WORDS, with the families that have them."""
     others = [name for name in families(gpu) if family_of(name, gpu).knows.issuperset(missing)]
     able = f"kernels of {' and '.join(others)} do" if others else f"no kernels on {gpu.architecture} do"
     return f"{family.name} kernels on {gpu.architecture} do no {', '.join(missing)}; {able}"
@@ -468,11 +468,11 @@ def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> 
 
 def _scaled_outputs_cut(k: _Kernels) -> Flags:
     """Outputs that are scaled by the largest of their block lie in one tile."""
-    further = k.batch.further
-    if further is None:
+    kinds = k.batch.kinds
+    if kinds is None:
         return False
-    outputs = k.batch.cta_n * further.output_share
-    return (further.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
+    outputs = k.batch.cta_n * kinds.output_share
+    return (kinds.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
 
 
 def _spills(k: _Kernels) -> Flags:

@@ -1381,17 +1381,17 @@ KERNEL_MECHANISMS = frozenset(
 FUSED_EPILOGUE = "fused_epilogue"
 SLOW_DIVISION = "slow_division"
 GROUPED = "grouped"
-FURTHER_STAGES: Mapping[str, tuple[str, ...]] = {
+KIND_STAGES: Mapping[str, tuple[str, ...]] = {
     FUSED_EPILOGUE: (FUSED_EPILOGUE, "scaled_outputs", SLOW_DIVISION),
     GROUPED: (GROUPED, "pointer_stores"),
     "software_scales": ("software_scales",),
 }
 """Kinds of problem beyond a plain product, and the mechanisms that rows of that kind identify."""
-FURTHER_MECHANISMS = tuple(name for found in FURTHER_STAGES.values() for name in found)
+KIND_MECHANISMS = tuple(name for found in KIND_STAGES.values() for name in found)
 """All mechanisms of kinds of problem beyond a plain product."""
 IMPLICIT_GEMM = "implicit_gemm"
 """Convolutions: they have no mechanism of their own, since gathered operands arrive as others do."""
-FURTHER_SITUATIONS = (*FURTHER_STAGES, IMPLICIT_GEMM)
+PROBLEM_KINDS = (*KIND_STAGES, IMPLICIT_GEMM)
 """Kinds of problem with their own error band; a kernel of two kinds has the band of the later one."""
 
 

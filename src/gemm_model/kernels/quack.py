@@ -16,8 +16,8 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
-from gemm_model.core.further_work import GROUPS
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.core.kind_columns import GROUPS
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod

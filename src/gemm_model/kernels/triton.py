@@ -7,7 +7,7 @@ from dataclasses import replace
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_divisor, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS
-from gemm_model.core.further_work import BLOCK_SCALING, GROUPS
+from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES

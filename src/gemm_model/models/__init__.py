@@ -145,9 +145,9 @@ def _require_options(name: str, model_class: type[Model], options: Mapping[str, 
             raise InputError(f"{name}: option {option!r} is missing; expected what {file} has")
 
 
-def require_known(model: Model, *, further: bool) -> None:
+def require_known(model: Model, *, beyond_plain: bool) -> None:
     """Raise InputError if a problem is no plain GEMM and the model supports only those."""
-    if further and not model.beyond_plain:
+    if beyond_plain and not model.beyond_plain:
         raise InputError(
             f"{type(model).__name__} knows plain products alone; expected {DEFAULT_MODEL} or SOLModel"
         )

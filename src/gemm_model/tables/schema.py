@@ -18,13 +18,13 @@ from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.dataset.schema import COLUMNS
-from gemm_model.tables.further_columns import FURTHER_COLUMNS
+from gemm_model.tables.kind_columns import KIND_COLUMNS
 
 SCHEMA = "gemm-model-table/1"
 """Name and version; the version grows when a column changes its meaning or goes."""
 PROBLEM_COLUMNS = (
     *("in_dtype", "a_dtype", "b_dtype", "acc_dtype", "out_dtype", "sf_dtype", "sf_vec_size"),
-    *("a_major", "b_major", "c_major", "m", "n", "k", "batch", *FURTHER_COLUMNS),
+    *("a_major", "b_major", "c_major", "m", "n", "k", "batch", *KIND_COLUMNS),
 )
 """What is computed."""
 KERNEL_COLUMNS = (

@@ -58,10 +58,10 @@ from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import Model, require_known
-from gemm_model.tables.further_columns import FURTHER_COLUMNS, asks_for_more, is_asked, with_further_work
+from gemm_model.tables.kind_columns import KIND_COLUMNS, asks_for_more, is_asked, with_kind_columns
 from gemm_model.tables.schema import table_name, understood
 
-SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *FURTHER_COLUMNS)
+SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
 
 CONFIG_COLUMNS = (
@@ -185,7 +185,7 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["footprint_bytes"] = _told(
         frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
     )
-    columns = with_further_work(frame, columns)
+    columns = with_kind_columns(frame, columns)
     swapped = _flag(frame if needs_tile else frame[[]], "swap_ab")
     return GemmBatch(**(_exchanged(frame, columns, swapped) if swapped.any() else columns))
 
@@ -214,7 +214,7 @@ def predict_frame(
     Raises InputError for a bad value or a kernel that cannot exist.
     """
     batch = batch_from_frame(frame, needs_tile=model.needs_tile)
-    require_known(model, further=batch.further is not None)
+    require_known(model, beyond_plain=batch.kinds is not None)
     try:
         if model.needs_tile:
             refuse_in_any_family(batch, model.gpu)

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
-from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, NEXT_TILE, STORE_BUFFER
+from gemm_model.timeline.kernel_timeline import DATA, NEXT_TILE, SOURCE_MATRIX, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
 Each = TypeVar("Each")
@@ -43,7 +43,7 @@ PARTS = {
     "clc_consume": ("schedule", "take"),
     "ag_wait": ("wait", "another GPU's data"),
     "epi_store_acq": ("wait", STORE_BUFFER),
-    "epi_c_wait": ("wait", FURTHER_MATRIX),
+    "epi_c_wait": ("wait", SOURCE_MATRIX),
     "epi_store_issue": ("store", ""),
 }
 """Ranges of QuACK 0.6.5 inside or between those, with activity and detail; any other range is 'other'."""

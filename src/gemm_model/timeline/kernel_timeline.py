@@ -28,7 +28,7 @@ of its last one."""
 
 DATA, TURN, NEXT_TILE = "loaded data", "its turn at the tensor cores", "the next tile"
 """Causes of a consumer's waits."""
-STORE_BUFFER, FURTHER_MATRIX = "a free store buffer", "the matrix to add"
+STORE_BUFFER, SOURCE_MATRIX = "a free store buffer", "the matrix to add"
 """Causes of waits within an epilogue, whose time includes them."""
 
 

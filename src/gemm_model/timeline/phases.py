@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.timeline.kernel_timeline import DATA, FURTHER_MATRIX, STORE_BUFFER, TURN
+from gemm_model.timeline.kernel_timeline import DATA, SOURCE_MATRIX, STORE_BUFFER, TURN
 from gemm_model.timeline.trace import NS_PER_US, RUNTIME, Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
 """Roles whose waits count as waits of consumers."""
-WITHIN_EPILOGUE = (STORE_BUFFER, FURTHER_MATRIX)
+WITHIN_EPILOGUE = (STORE_BUFFER, SOURCE_MATRIX)
 """Waits that the epilogue's time already includes; the sum of waits leaves them out."""
 WARP = ["cta", "role", "warp"]
 """Columns that tell warps apart."""

@@ -17,11 +17,11 @@ from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
-from gemm_model.core.further_work import FurtherWork, assembled, further_work, refuse_apart
 from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns, refuse_apart
 from gemm_model.core.problem import GemmProblem
 
-FURTHER_COLUMNS = (
+KIND_COLUMNS = (
     *("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv"),
     *("broadcast", "batch_strides"),
 )
@@ -38,19 +38,19 @@ TYPE_COLUMNS = (
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:
     """Mask of the rows that are no plain GEMM."""
     found: BoolArray = np.zeros(len(frame), dtype=bool)
-    for name in FURTHER_COLUMNS:
+    for name in KIND_COLUMNS:
         if name in frame:
             found |= is_asked(frame[name])
     return found
 
 
 def is_asked(column: pd.Series) -> BoolArray:
-    """Which cells of one of FURTHER_COLUMNS ask for something."""
+    """Which cells of one of KIND_COLUMNS ask for something."""
     result: BoolArray = ~(column.isna() | column.isin(_NOTHING)).to_numpy(dtype=bool)
     return result
 
 
-def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[str, Any]:
+def with_kind_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a batch, including the kind of problem of each row.
 
     `columns` are those of plain GEMMs of the same sizes. Raises InputError that names the row of a bad cell.
@@ -63,12 +63,12 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
         result["cta_m"] * result["cluster_m"],
         result["cta_n"] * result["cluster_n"],
     )
-    told = [name for name in (*FURTHER_COLUMNS, *TYPE_COLUMNS) if name in frame]
+    told = [name for name in (*KIND_COLUMNS, *TYPE_COLUMNS) if name in frame]
     keys = frame[told].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         keys[name] = result[name]
-    plain = further_work(GemmProblem.of(1, 1, 1), 1.0, 1.0)
-    parts: list[tuple[Any, FurtherWork]] = [(np.flatnonzero(~more), plain)]
+    plain = kind_columns(GemmProblem.of(1, 1, 1), 1.0, 1.0)
+    parts: list[tuple[Any, KindColumns]] = [(np.flatnonzero(~more), plain)]
     asked, all_places = keys[more], np.flatnonzero(more)
     cells = {str(name): asked[name].to_numpy() for name in asked}
     alike = asked.groupby(list(asked), sort=False).ngroup().to_numpy()
@@ -81,8 +81,8 @@ def with_further_work(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
             raise InputError(f"{frame.attrs.get('path', 'table')}: {line}: {error}") from None
         for name, value in _replacing(problem, frame).items():
             result[name][places] = value
-        parts.append((places, further_work(problem, cluster_rows[places], cluster_columns[places])))
-    return {**result, "further": assembled(parts, len(frame))}
+        parts.append((places, kind_columns(problem, cluster_rows[places], cluster_columns[places])))
+    return {**result, "kinds": assembled(parts, len(frame))}
 
 
 def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
-    """The problem of a row's cells: sizes, names of types, and texts of FURTHER_COLUMNS if any."""
-    texts = {name: str(cells.get(name, "")) for name in (*FURTHER_COLUMNS, *TYPE_COLUMNS)}
+    """The problem of a row's cells: sizes, names of types, and texts of KIND_COLUMNS if any."""
+    texts = {name: str(cells.get(name, "")) for name in (*KIND_COLUMNS, *TYPE_COLUMNS)}
     texts = {name: "" if text in _NOTHING else text for name, text in texts.items()}
     layouts: dict[str, Any] = {name: texts[name] for name in ("a_major", "b_major", "c_major") if texts[name]}
     refuse_apart(texts)

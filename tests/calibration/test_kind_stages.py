@@ -9,7 +9,7 @@ import yaml
 
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, calibrate
-from gemm_model.calibration.tables import further_situation
+from gemm_model.calibration.tables import problem_kind
 from gemm_model.calibration.twins import added_us, beside_twins
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
@@ -19,7 +19,7 @@ from tests.typed_numbers import VALUES, calibration, numbers
 EPILOGUES = ("gelu", "residual", "bias", "row_sum", "gated_silu,residual")
 
 
-def further_rows(seed=5):
+def kind_rows(seed=5):
     """Rows that the typed numbers made: 12 shapes with each of the epilogues, and 12 in groups."""
     plain = measured(shapes=12, seed=seed)
     epilogues = [plain.assign(epilogue=words, groups="") for words in EPILOGUES]
@@ -35,9 +35,7 @@ def further_rows(seed=5):
 
 def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     plain = measured(shapes=12)
-    pd.concat([plain.assign(epilogue="", groups=""), further_rows()]).to_csv(
-        tmp_path / "rows.csv", index=False
-    )
+    pd.concat([plain.assign(epilogue="", groups=""), kind_rows()]).to_csv(tmp_path / "rows.csv", index=False)
     wrong = {"fused_epilogue.tangent_clk": 120.0, "fused_epilogue.source_bytes_per_clk": 200.0}
     wrong |= {"grouped.tile_clk": 1200.0, "grouped.start_us": 3.0}
     start = {kind: numbers(wrong) for kind in ("fp16", "fp8")}
@@ -108,12 +106,12 @@ def test_rows_tell_of_one_mechanism_each():
         }
     )  # fmt: skip
     found = ["", "fused_epilogue", "grouped", "software_scales", "implicit_gemm"]
-    assert further_situation(frame).tolist() == found
-    assert further_situation(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
+    assert problem_kind(frame).tolist() == found
+    assert problem_kind(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
 
 
 def test_a_calibration_is_extended_and_all_else_stays(tmp_path, gemm_model):
-    further_rows().to_csv(tmp_path / "rows.csv", index=False)
+    kind_rows().to_csv(tmp_path / "rows.csv", index=False)
     base = calibration(numbers={kind: numbers({"grouped.tile_clk": 900.0}) for kind in ("fp16", "fp8")})
     base_path = tmp_path / "base.yaml"
     base_path.write_text(yaml.safe_dump(as_mapping(base)))

@@ -20,7 +20,7 @@ from gemm_model.core.problem import GemmProblem
 
 GROUPS, BLOCK_SCALING, CONV = KINDS = ("groups", "block_scaling", "conv")
 NOT_OF_CONVOLUTIONS = (GROUPS, "group_layout", "capacity", BLOCK_SCALING, "broadcast", "batch_strides")
-FURTHER_WORDS = (*EPILOGUE_WORDS, *KINDS)
+KIND_WORDS = (*EPILOGUE_WORDS, *KINDS)
 """Words of the kinds of problem; a set of them is stored as a number with a bit for each."""
 
 
@@ -43,17 +43,17 @@ def every_word(found: Any) -> tuple[str, ...]:
 
 
 def bits_of(words: Iterable[str]) -> int:
-    """A set of FURTHER_WORDS as a number with a bit for each."""
-    return sum(1 << FURTHER_WORDS.index(word) for word in words)
+    """A set of KIND_WORDS as a number with a bit for each."""
+    return sum(1 << KIND_WORDS.index(word) for word in words)
 
 
 def words_of(bits: int) -> tuple[str, ...]:
     """The words of a number of `bits_of`."""
-    return tuple(word for place, word in enumerate(FURTHER_WORDS) if bits >> place & 1)
+    return tuple(word for place, word in enumerate(KIND_WORDS) if bits >> place & 1)
 
 
 def asked_of(problem: GemmProblem) -> tuple[str, ...]:
-    """The FURTHER_WORDS that a kernel must support for a problem."""
+    """The KIND_WORDS that a kernel must support for a problem."""
     words = () if problem.epilogue is None else problem.epilogue.words
     kinds = zip(KINDS, (problem.groups, problem.block_scaling, problem.conv), strict=True)
     return (*words, *(kind for kind, found in kinds if found is not None))
@@ -63,11 +63,11 @@ COLUMNS_OF_AN_EPILOGUE = (
     *("output_scale_bits", "source_share", "tangents", "sigmoids", "gated", "vectors", "reductions"),
     "quantized",
 )
-"""Columns of `FurtherWork` that are 0 without an epilogue."""
+"""Columns of `KindColumns` that are 0 without an epilogue."""
 
 
 @dataclass(slots=True, kw_only=True)
-class FurtherWork:
+class KindColumns:
     """Columns like those of a `GemmBatch`; with the values of a plain row each formula gives the plain
     result.
     """
@@ -140,13 +140,13 @@ class FurtherWork:
         """Whether tiles are located by a table: of groups, or of the places of a strided data gradient."""
         return self.grouped | (self.places > 1.0)
 
-    def without_epilogue(self) -> FurtherWork:
+    def without_epilogue(self) -> KindColumns:
         """A copy with a plain epilogue; `asked` stays."""
         nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
         return replace(self, output_share=1.0, **nothing)
 
 
-def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> FurtherWork:
+def kind_columns(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> KindColumns:
     """The columns of one problem, for clusters of `cluster_rows` x `cluster_columns` outputs."""
     epilogue, groups, conv = problem.epilogue or Epilogue(), problem.groups, problem.conv
     tiling: tuple[Values, Values, Values] = (1.0, 1.0, 1.0)
@@ -160,7 +160,7 @@ def further_work(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
     elif conv is not None:
         steps = tuple(map(float, conv.row_steps))
     plain_bits = problem.out_dtype.bits * epilogue.output_share
-    return FurtherWork(
+    return KindColumns(
         asked=bits_of(asked_of(problem)),
         grouped=groups is not None,
         unlike=groups is not None and not groups.alike,
@@ -223,7 +223,7 @@ def _tiling_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tupl
     return mean_m, float(along_m @ along_n / along_m.sum()), inside
 
 
-def assembled(parts: Iterable[tuple[Any, FurtherWork]], rows: int) -> FurtherWork:
+def assembled(parts: Iterable[tuple[Any, KindColumns]], rows: int) -> KindColumns:
     """Columns of `rows` rows, assembled from parts with the positions of their rows."""
     parts = list(parts)
 
@@ -234,4 +234,4 @@ def assembled(parts: Iterable[tuple[Any, FurtherWork]], rows: int) -> FurtherWor
             values[places] = value
         return values
 
-    return FurtherWork(**{spec.name: column(spec.name) for spec in fields(FurtherWork)})
+    return KindColumns(**{spec.name: column(spec.name) for spec in fields(KindColumns)})

@@ -52,9 +52,9 @@ def test_a_convolution_brings_its_groups_and_layouts():
     assert batch.a_k_major[:4].all()
 
 
-def test_a_table_of_plain_products_has_no_further_work():
-    assert batch_from_frame(TABLE[["m", "n", "k", "in_dtype"]], needs_tile=False).further is None
-    assert batch_from_frame(TABLE[:1], needs_tile=True).further is None
+def test_a_table_of_plain_products_has_no_kind_columns():
+    assert batch_from_frame(TABLE[["m", "n", "k", "in_dtype"]], needs_tile=False).kinds is None
+    assert batch_from_frame(TABLE[:1], needs_tile=True).kinds is None
 
 
 @pytest.mark.parametrize(

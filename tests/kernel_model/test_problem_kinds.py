@@ -21,7 +21,7 @@ from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
-from gemm_model.kernels.mechanisms import FURTHER_MECHANISMS, NUMBERS
+from gemm_model.kernels.mechanisms import KIND_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from tests.kernel_model.kernels import H200, found_of, schedule_of, times_of
@@ -32,8 +32,8 @@ PAIRS = gm.KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
 CONV = "fprop n=8 c=96 h=28 w=28 k=256 r=3 s=3 pad=1"
 
 
-def work(m=4096, n=4096, k=4096, config=KERNEL, dtype="bf16", **further):
-    return numbers_of(gm.GemmProblem.of(m, n, k, dtype, **further), config)
+def work(m=4096, n=4096, k=4096, config=KERNEL, dtype="bf16", **kinds):
+    return numbers_of(gm.GemmProblem.of(m, n, k, dtype, **kinds), config)
 
 
 def conv(text=CONV, config=KERNEL):
@@ -415,17 +415,17 @@ def test_a_maximum_with_zero_is_free():
     )
 
 
-def test_a_calibration_without_numbers_of_further_work_takes_their_start_values(tmp_path):
+def test_a_calibration_without_numbers_of_problem_kinds_takes_their_start_values(tmp_path):
     mapping = as_mapping(calibration())
     mapping["numbers"] = {
         name: entry
         for name, entry in mapping["numbers"].items()
-        if name.partition(".")[0] not in FURTHER_MECHANISMS
+        if name.partition(".")[0] not in KIND_MECHANISMS
     }
     (tmp_path / "older.yaml").write_text(yaml.safe_dump(mapping))
     older = load_calibration(tmp_path / "older.yaml")
     assert older.numbers["fp16"].values() == {
-        name: NUMBERS[name].start if name.partition(".")[0] in FURTHER_MECHANISMS else value
+        name: NUMBERS[name].start if name.partition(".")[0] in KIND_MECHANISMS else value
         for name, value in VALUES.items()
     }
     # What plain products meet is the same: a residual of the one serves the other.

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from gemm_model.core.settings import Settings
 
 BATCH = ("broadcast", "batch_strides")
-FURTHER = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
+KINDS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
 ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
-OPTIONS = (*FURTHER, *ROUTING)
+OPTIONS = (*KINDS, *ROUTING)
 MAX_ROUTINGS = 4096
 
 
-def add_further(parser: argparse.ArgumentParser) -> None:
+def add_kinds(parser: argparse.ArgumentParser) -> None:
     """The options of the kinds of problem."""
-    add_options(parser, "further", layouts=LAYOUTS)
+    add_options(parser, "kinds", layouts=LAYOUTS)
 
 
 def routing(args: argparse.Namespace) -> Routing | None:
