@@ -15,15 +15,9 @@ E2M1 = element_type("e2m1")
 E8M0_16 = BlockScale(dtype=element_type("e8m0"), vec_size=16)
 
 NVFP4 = GemmProblem(
-    m=4096,
-    n=4096,
-    k=16384,
-    a_dtype=E2M1,
-    b_dtype=E2M1,
-    a_scale=E8M0_16,
-    b_scale=E8M0_16,
+    m=4096, n=4096, k=16384, a_dtype=E2M1, b_dtype=E2M1, a_scale=E8M0_16, b_scale=E8M0_16,
     out_dtype=element_type("fp32"),
-)
+)  # fmt: skip
 NVFP4_CONFIG = KernelConfig(cta_m=128, cta_n=64, cluster_m=2, cluster_n=1, schedule="2cta")
 
 FP8 = GemmProblem.of(4096, 7168, 257, "fp8", "fp8")
@@ -31,40 +25,26 @@ FP8_CONFIG = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=1, schedul
 
 CASES = {
     "nvfp4": (
-        NVFP4,
-        NVFP4_CONFIG,
-        376.1631394230768,
-        225.27999877929688,
-        1.6697582628788883,
+        NVFP4, NVFP4_CONFIG, 376.1631394230768, 225.27999877929688, 1.6697582628788883,
         {
-            "load_us": 26.64,
-            "math_us": 6.3015384615384615,
-            "epilogue_us": 1.3612307692307692,
-            "last_load_us": 22.32,
-            "last_math_us": 6.3015384615384615,
+            "load_us": 26.64, "math_us": 6.3015384615384615, "epilogue_us": 1.3612307692307692,
+            "last_load_us": 22.32, "last_math_us": 6.3015384615384615,
             "last_epilogue_us": 1.2652307692307692,
         },
         {"overhead": 6.153846153846154, "first_load": 0.1040625},
         "LOAD",
     ),
     "fp8": (
-        FP8,
-        FP8_CONFIG,
-        20.65007692307692,
-        35.63520014286041,
-        0.5794853639180193,
+        FP8, FP8_CONFIG, 20.65007692307692, 35.63520014286041, 0.5794853639180193,
         {
-            "load_us": 0.89146875,
-            "math_us": 0.3953846153846154,
-            "epilogue_us": 1.0652307692307692,
-            "last_load_us": 0.096375,
-            "last_math_us": 0.3953846153846154,
+            "load_us": 0.89146875, "math_us": 0.3953846153846154, "epilogue_us": 1.0652307692307692,
+            "last_load_us": 0.096375, "last_math_us": 0.3953846153846154,
             "last_epilogue_us": 0.8012307692307692,
         },
         {"overhead": 6.153846153846154, "first_load": 0.111},
         "EPILOGUE",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,14 +11,8 @@ CUDA_CORES = datapath_of(H200, "cuda_cores", "fp32")
 
 def tile(**changes):
     values = {
-        "cta_m": 128,
-        "cta_n": 128,
-        "cta_k": 16,
-        "warp_m": 32,
-        "warp_n": 64,
-        "thread_m": 8,
-        "thread_n": 8,
-    }
+        "cta_m": 128, "cta_n": 128, "cta_k": 16, "warp_m": 32, "warp_n": 64, "thread_m": 8, "thread_n": 8,
+    }  # fmt: skip
     return Blocking(**{**values, **changes})
 
 

@@ -50,15 +50,9 @@ def test_intensity_of_4096_cubed_per_element_and_per_byte():
 
 def blocking(side, thread):
     return Blocking(
-        cta_m=side,
-        cta_n=side,
-        cta_k=8,
-        warp_m=4 * thread,
-        warp_n=8 * thread,
-        thread_m=thread,
-        thread_n=thread,
-        vector=1,
-    )
+        cta_m=side, cta_n=side, cta_k=8, warp_m=4 * thread, warp_n=8 * thread, thread_m=thread,
+        thread_n=thread, vector=1,
+    )  # fmt: skip
 
 
 def test_a_4x4_thread_tile_matches_shared_memory_and_a_64x64_cta_tile_matches_dram(a100):
@@ -76,17 +70,9 @@ def test_a_4x4_thread_tile_matches_shared_memory_and_a_64x64_cta_tile_matches_dr
 def test_without_amplification_dram_gives_2_6_percent_and_shared_memory_a_quarter(a100):
     # 13.39 / 512 and 128 / 512.
     unstaged = Blocking(
-        cta_m=1,
-        cta_n=32,
-        cta_k=1,
-        warp_m=1,
-        warp_n=32,
-        thread_m=1,
-        thread_n=1,
-        stages=0,
-        vector=1,
+        cta_m=1, cta_n=32, cta_k=1, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=0, vector=1,
         b_major="n",
-    )
+    )  # fmt: skip
     naive = match(a100, unstaged, Grid(rows=1, columns=1, k=4096), reuse_in_l2=False)
     assert naive.stages[0].fraction == pytest.approx(13.39 / 512, rel=1e-3)
     shared = match(a100, blocking(32, 1), Grid(rows=1, columns=1, k=4096), reuse_in_l2=False)

@@ -46,15 +46,10 @@ def test_counts_are_read_in_base_units_and_the_longest_kernel_comes_first(tmp_pa
     found = read_export(export(tmp_path / "a.csv", short, KERNEL))
     assert [each.name for each in found] == [NVJET, "memset"]
     assert found[0].counted == {
-        "duration_us": 260.0,
-        "sm_cycles": 420000.0,
-        "dram_read_bytes": 70e6,
-        "dram_write_bytes": 20e6,
-        "l2_read_bytes": 512e6,
-        "l2_write_bytes": 1572864 * 32.0,
-        "smem_bytes_per_cta": 230400.0,
+        "duration_us": 260.0, "sm_cycles": 420000.0, "dram_read_bytes": 70e6, "dram_write_bytes": 20e6,
+        "l2_read_bytes": 512e6, "l2_write_bytes": 1572864 * 32.0, "smem_bytes_per_cta": 230400.0,
         "ctas": 132.0,
-    }
+    }  # fmt: skip
     in_us = replace_cells(KERNEL, {3: "260"})
     found = read_export(export(tmp_path / "b.csv", in_us, units=("", "", "", "us", *UNITS[4:])))
     assert found[0].counted["duration_us"] == 260.0

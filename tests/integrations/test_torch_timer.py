@@ -345,29 +345,15 @@ def test_an_unknown_regime_and_a_model_without_regimes_are_refused():
 def test_the_bound_of_attention_is_math_or_memory():
     gpu = load_gpu("h200")
     long = Attention(
-        heads=32,
-        kv_heads=32,
-        queries=4096,
-        keys=4096,
-        qk_dim=128,
-        v_dim=128,
-        causal=False,
-        backward=False,
+        heads=32, kv_heads=32, queries=4096, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False,
         dtype="bf16",
-    )
+    )  # fmt: skip
     peak_us = 4 * 32 * 4096**2 * 128 / (4096 * 132 * 1980)
     assert long.bound_us(gpu) == (pytest.approx(peak_us), "MATH BOUND")
     decode = Attention(
-        heads=32,
-        kv_heads=8,
-        queries=1,
-        keys=4096,
-        qk_dim=128,
-        v_dim=128,
-        causal=False,
-        backward=False,
+        heads=32, kv_heads=8, queries=1, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False,
         dtype="bf16",
-    )
+    )  # fmt: skip
     bytes_moved = 2 * (32 * 256 + 8 * 4096 * 256)
     assert decode.bound_us(gpu) == (pytest.approx(bytes_moved / gpu.dram_bytes_per_us), "DRAM BOUND")
 

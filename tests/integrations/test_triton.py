@@ -47,14 +47,8 @@ def test_the_package_exports_the_perf_model():
 
 def test_other_common_names_are_known():
     arguments = {
-        "m": 1,
-        "n": 2,
-        "k": 3,
-        "BLOCK_SIZE_M": 64,
-        "BLOCK_SIZE_N": 32,
-        "BLOCK_SIZE_K": 64,
-        "SPLIT_K": 2,
-    }
+        "m": 1, "n": 2, "k": 3, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "SPLIT_K": 2,
+    }  # fmt: skip
     config = config_from(arguments)
     assert (config.cta_m, config.cta_n, config.swizzle, config.split_k, config.stages) == (64, 32, 1, 2, 3)
     problem = problem_from({"a": FakeTensor("torch.float8_e4m3fn"), **arguments})

@@ -26,15 +26,9 @@ def test_chain_against_float64(types, shape):
     for split_k, split_loading in ((1, True), (2, True), (2, False), (8, True)):
         clusters = -(-m // 64) if split_k > 1 else 132
         build = KernelBuild(
-            a_type=types[0],
-            b_type=types[1],
-            tile_n=-(-n // 8) * 8,
-            split_k=split_k,
-            stages=5,
-            clusters=clusters,
-            split_loading=split_loading,
-            fill_delay_clocks=800 if split_k == 8 else 0,
-        )
+            a_type=types[0], b_type=types[1], tile_n=-(-n // 8) * 8, split_k=split_k, stages=5,
+            clusters=clusters, split_loading=split_loading, fill_delay_clocks=800 if split_k == 8 else 0,
+        )  # fmt: skip
         for number, (overlap, prefetch) in enumerate(((-1, 0), (0, 1), (0.25, -1), (1, 0.5))):
             previous = PreviousSpec(trigger_early=bool(number % 2))
             chain.poison()

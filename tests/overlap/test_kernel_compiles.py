@@ -28,19 +28,12 @@ print("compiled previous")
 @pytest.mark.slow
 def test_kernels_compile_without_a_gpu(tmp_path):
     environment = {
-        **os.environ,
-        "CUTE_DSL_ARCH": "sm_90a",
-        "CUTE_DSL_KEEP": "ptx",
-        "CUTE_DSL_DUMP_DIR": str(tmp_path),
-    }
+        **os.environ, "CUTE_DSL_ARCH": "sm_90a", "CUTE_DSL_KEEP": "ptx", "CUTE_DSL_DUMP_DIR": str(tmp_path),
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
+        env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("compiled") == 4
     code = {path: path.read_text() for path in tmp_path.rglob("*.ptx")}

@@ -59,21 +59,11 @@ def case(**changes):
 
 def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
     simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 4e6,
-        "l2_bytes_per_us": 8e6,
-        "activation_bytes_per_us": 1e12,
-        "serial_launch_us": 2.0,
-        "previous_us": 1.0,
-        "read_us": 0.5,
-        "loaded_read_us": 9.0,
-        "loaded_store_us": 9.0,
-        "head_us": 0.25,
-        "tail_us": 3.0,
-        "step_us": 0.01,
-        "sm_bytes_per_us": 6e4,
-        "packed_sm_bytes_per_us": 6e4,
-        "chain_us": 2.0,
-    }
+        "dram_bytes_per_us": 4e6, "l2_bytes_per_us": 8e6, "activation_bytes_per_us": 1e12,
+        "serial_launch_us": 2.0, "previous_us": 1.0, "read_us": 0.5, "loaded_read_us": 9.0,
+        "loaded_store_us": 9.0, "head_us": 0.25, "tail_us": 3.0, "step_us": 0.01, "sm_bytes_per_us": 6e4,
+        "packed_sm_bytes_per_us": 6e4, "chain_us": 2.0,
+    }  # fmt: skip
     model = create_model("OverlapModel", gpu, {**options, "parameters": simple})
     # launch, one read of 8192 elements, 5 us more, stores; launch, head, 64 MiB at 4 TB/s, tail.
     expected = 2 + 0.5 + 5 + 1 + 2 + 0.25 + 8192 * 8192 / 4e6 + 3
@@ -128,14 +118,9 @@ def test_sms_of_a_layer(gpu):
 def test_layers_beside_each_other_are_packed(gpu, options):
     """After an endless norm a layer takes its bytes beyond the rings over the rate of its SMs."""
     simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 1e9,
-        "l2_bytes_per_us": 1e9,
-        "activation_bytes_per_us": 1e15,
-        "sm_bytes_per_us": 1e9,
-        "packed_sm_bytes_per_us": 4e4,
-        "tail_us": 3.0,
-        "chain_us": 1.0,
-    }
+        "dram_bytes_per_us": 1e9, "l2_bytes_per_us": 1e9, "activation_bytes_per_us": 1e15,
+        "sm_bytes_per_us": 1e9, "packed_sm_bytes_per_us": 4e4, "tail_us": 3.0, "chain_us": 1.0,
+    }  # fmt: skip
     model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 4})
     part = case(m=5120, k=5120, build=replace(BUILD, split_k=2, clusters=80), extra_us=500.0)
     early = replace(part, setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0))
@@ -150,14 +135,9 @@ def test_layers_beside_each_other_are_packed(gpu, options):
 def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, options, sm_rate, one_sm_alone_us):
     """One CTA an SM, no trigger: each norm starts on empty SMs and keeps 12 of 128 CTAs out until it ends."""
     simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 4e6,
-        "l2_bytes_per_us": 1e9,
-        "activation_bytes_per_us": 1e15,
-        "sm_bytes_per_us": sm_rate,
-        "packed_sm_bytes_per_us": 1e9,
-        "tail_us": 3.0,
-        "chain_us": 1.0,
-    }
+        "dram_bytes_per_us": 4e6, "l2_bytes_per_us": 1e9, "activation_bytes_per_us": 1e15,
+        "sm_bytes_per_us": sm_rate, "packed_sm_bytes_per_us": 1e9, "tail_us": 3.0, "chain_us": 1.0,
+    }  # fmt: skip
     model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 3})
     deep = case(build=replace(BUILD, stages=20), extra_us=500.0)
     weights, k_tiles = 8192 * 8192, 64
@@ -187,12 +167,9 @@ def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, options, sm_rate
 def test_no_chain_beats_dram_and_prefetch_adds_up(model, m, k, overlap, prefetch, extra):
     build = replace(BUILD, clusters=max(m // 64, 1))
     one = case(
-        m=m,
-        k=k,
-        build=build,
-        extra_us=extra,
+        m=m, k=k, build=build, extra_us=extra,
         setting=OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch),
-    )
+    )  # fmt: skip
     line = model.timeline([one, replace(one, serialized=True)])
     weights = m * k
     assert line.layer_us[0] > weights / model.parameters.dram_bytes_per_us * (1 - 1 / model.layers)

@@ -20,13 +20,9 @@ def model():
 
 def layer(extra_us=0.0, m=8192, k=8192):
     return LayerCase(
-        m=m,
-        n=16,
-        k=k,
-        build=plan_build(m, 16, k, "e4m3", "e5m2", load_gpu("h200")),
-        setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0.5),
-        extra_us=extra_us,
-    )
+        m=m, n=16, k=k, build=plan_build(m, 16, k, "e4m3", "e5m2", load_gpu("h200")),
+        setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0.5), extra_us=extra_us,
+    )  # fmt: skip
 
 
 def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, rings_wait_us=0.0, tokens=16):
@@ -34,15 +30,10 @@ def grid(settings, layer_us, early_share=0.0, split_k=2, prefetched_tiles=5.0, r
     ones = np.ones(len(settings))
     return Grid(
         overlap=np.array([overlap for overlap, _ in settings]),
-        prefetch=np.array([prefetch for _, prefetch in settings]),
-        layer_us=np.array(layer_us),
-        prefetched_tiles=prefetched_tiles * ones,
-        rings_wait_us=rings_wait_us * ones,
-        tiles_beyond_ring=8.0,
-        early_share=early_share,
-        previous_share=tokens / 132,
-        split_k=split_k,
-    )
+        prefetch=np.array([prefetch for _, prefetch in settings]), layer_us=np.array(layer_us),
+        prefetched_tiles=prefetched_tiles * ones, rings_wait_us=rings_wait_us * ones, tiles_beyond_ring=8.0,
+        early_share=early_share, previous_share=tokens / 132, split_k=split_k,
+    )  # fmt: skip
 
 
 def test_the_default_is_left_for_a_gain_only():

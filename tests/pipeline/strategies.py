@@ -32,12 +32,7 @@ def workloads(draw, max_waves=20, max_steps=40):
     return Workload(
         waves=float(draw(st.integers(1, max_waves))),
         steps=float(draw(st.one_of(st.integers(1, 3), st.integers(1, max_steps)))),
-        stages=float(draw(st.integers(1, 6))),
-        full=step(1.0, 1.0),
-        full_last=step(1.0, ragged),
-        tail=step(fewer_sms, 1.0),
-        tail_last=step(fewer_sms, ragged),
-        latency=draw(long),
-        epilogue=draw(long),
-        init=draw(short),
-    )
+        stages=float(draw(st.integers(1, 6))), full=step(1.0, 1.0), full_last=step(1.0, ragged),
+        tail=step(fewer_sms, 1.0), tail_last=step(fewer_sms, ragged), latency=draw(long),
+        epilogue=draw(long), init=draw(short),
+    )  # fmt: skip

@@ -21,14 +21,9 @@ TABLE_2 = Path(__file__).with_name("paper_table2.csv")
 US_PER_MS = 1e3
 # Where the fit starts: the epilogue as the paper measured it apart, the other values only roughly its.
 START = PipelineMachine(
-    sm_count=84,
-    epilogue_us=1.543,
-    mac_per_us=1e7,
-    math_startup_us=0.1,
-    load_bytes_per_us=1e6,
-    load_startup_us=0.77,
-    init_us=1.0,
-)
+    sm_count=84, epilogue_us=1.543, mac_per_us=1e7, math_startup_us=0.1, load_bytes_per_us=1e6,
+    load_startup_us=0.77, init_us=1.0,
+)  # fmt: skip
 NAMES = ("mac_per_us", "math_startup_us", "load_bytes_per_us", "load_startup_us", "init_us")
 
 

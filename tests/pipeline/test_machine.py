@@ -14,14 +14,9 @@ from gemm_model.pipeline.machine import (
 )
 
 MACHINE = PipelineMachine(
-    sm_count=84,
-    mac_per_us=1e6,
-    math_startup_us=0.1,
-    load_bytes_per_us=1e5,
-    load_startup_us=0.5,
-    epilogue_us=1.5,
-    init_us=2.0,
-)
+    sm_count=84, mac_per_us=1e6, math_startup_us=0.1, load_bytes_per_us=1e5, load_startup_us=0.5,
+    epilogue_us=1.5, init_us=2.0,
+)  # fmt: skip
 SHAPE = {"m": 1024, "n": 1024, "k": 1000, "tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3}
 
 

@@ -22,17 +22,10 @@ PROBLEM = GemmProblem.of(4096, 2048, 2048)
 CONFIG = KernelConfig(cta_m=128, cta_n=128)
 # Round figures: 1980 MHz, 4096 FLOP per clock, 128 x 128 x 64 per k tile, 32 KiB loaded per k tile.
 PLAIN = {
-    "launch_us": 5.0,
-    "math_efficiency": 1.0,
-    "math_startup_clk": 0.0,
-    "load_bytes_per_clk": 64.0,
-    "load_startup_clk": 0.0,
-    "load_latency_clk": 0.0,
-    "device_load_efficiency": 1e6,
-    "dram_efficiency": 1e6,
-    "epilogue_clk": 0.0,
-    "epilogue_elements_per_clk": 16.0,
-}
+    "launch_us": 5.0, "math_efficiency": 1.0, "math_startup_clk": 0.0, "load_bytes_per_clk": 64.0,
+    "load_startup_clk": 0.0, "load_latency_clk": 0.0, "device_load_efficiency": 1e6, "dram_efficiency": 1e6,
+    "epilogue_clk": 0.0, "epilogue_elements_per_clk": 16.0,
+}  # fmt: skip
 
 
 def test_cooperative_kernel_by_hand():
@@ -100,26 +93,18 @@ def test_multicast_helps_where_the_device_rate_decides():
 def test_table_and_single_predictions_agree():
     frame = pd.DataFrame(
         {
-            "in_dtype": ["bf16", "fp8", "bf16"],
-            "m": [512, 4096, 64],
-            "n": [512, 7168, 24576],
-            "k": [7168, 2048, 1536],
-            "cta_m": [128, 128, 64],
-            "cta_n": [128, 192, 64],
-            "cluster_m": [1, 2, 1],
-            "cluster_n": [1, 1, 4],
+            "in_dtype": ["bf16", "fp8", "bf16"], "m": [512, 4096, 64], "n": [512, 7168, 24576],
+            "k": [7168, 2048, 1536], "cta_m": [128, 128, 64], "cta_n": [128, 192, 64],
+            "cluster_m": [1, 2, 1], "cluster_n": [1, 1, 4],
             "schedule": ["cooperative", "pingpong", "pingpong"],
         }
-    )
+    )  # fmt: skip
     table = predict_table(frame, H200, "PipelineModel")
     for row in frame.itertuples():
         config = KernelConfig(
-            cta_m=row.cta_m,
-            cta_n=row.cta_n,
-            cluster_m=row.cluster_m,
-            cluster_n=row.cluster_n,
+            cta_m=row.cta_m, cta_n=row.cta_n, cluster_m=row.cluster_m, cluster_n=row.cluster_n,
             schedule=row.schedule,
-        )
+        )  # fmt: skip
         one = predict(GemmProblem.of(row.m, row.n, row.k, row.in_dtype), config, H200, "PipelineModel")
         assert table["predicted_us"].iloc[row.Index] == pytest.approx(one.runtime_us)
 

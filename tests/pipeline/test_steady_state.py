@@ -58,17 +58,9 @@ def test_uniform_pipeline_by_hand():
 def uniform(load_a=2.0, load_b=1.0, math=5.0, waves=3.0, steps=4.0, stages=2.0, epilogue=7.0, init=11.0):
     step = StepTimes(load_a=load_a, load_b=load_b, math=math)
     return Workload(
-        waves=waves,
-        steps=steps,
-        stages=stages,
-        full=step,
-        full_last=step,
-        tail=step,
-        tail_last=step,
-        latency=0.0,
-        epilogue=epilogue,
-        init=init,
-    )
+        waves=waves, steps=steps, stages=stages, full=step, full_last=step, tail=step, tail_last=step,
+        latency=0.0, epilogue=epilogue, init=init,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

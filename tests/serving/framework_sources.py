@@ -95,11 +95,8 @@ def _download(package: str, folder: Path) -> None:
     words = ("download", f"{package}=={VERSIONS[package]}", "--no-deps", "--only-binary", ":all:")
     done = subprocess.run(
         [sys.executable, "-m", "pip", *words, "--quiet", "--dest", str(wheels)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     found = list(wheels.glob("*.whl"))
     if not found:
         pytest.skip(f"{package} {VERSIONS[package]} cannot be downloaded: {done.stderr.strip()[-200:]}")

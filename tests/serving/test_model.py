@@ -89,16 +89,8 @@ def test_a_card_without_the_type_is_refused():
 
 
 def product_of(row: pd.Series) -> ServedProduct:
-    return ServedProduct(
-        tokens=int(row.tokens),
-        n=int(row.n),
-        k=int(row.k),
-        experts=int(row.experts),
-        topk=int(row.topk),
-        in_dtype=row.in_dtype,
-        scaling=row.scaling,
-        gathered=bool(row.gathered),
-    )
+    counts = {name: int(row[name]) for name in ("tokens", "n", "k", "experts", "topk")}
+    return ServedProduct(in_dtype=row.in_dtype, scaling=row.scaling, gathered=bool(row.gathered), **counts)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +139,7 @@ def test_the_default_is_kept_where_the_model_cannot_tell():
         dtype="bf16", scaling="none", weights_only=False,
     )  # fmt: skip
     for framework in ("vllm", "sglang"):
-        for chosen in choose.choose_moe(experts, H200, framework_of(framework)):
+        for chosen in choose.choices_of((experts, H200, framework, "uniform", 0)):
             assert (chosen.gain == 0.0) == all(each == chosen.default for each in chosen.configs)
             assert chosen.gain == 0.0 or chosen.gain > serving_numbers().trees_margin
 

@@ -17,20 +17,21 @@ MOE = {
 }  # fmt: skip
 
 
+def config_file(folder: Path, told: dict[str, object] = MOE) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(told), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(MOE), encoding="utf-8")
-    return path
+    return config_file(tmp_path)
 
 
 def words(config: Path, folder: Path, **changed: str) -> list[str]:
     asked = {
-        "config": str(config),
-        "device": "NVIDIA H200",
-        "framework": VLLM,
-        "output": str(folder),
-    } | changed
+        "config": str(config), "device": "NVIDIA H200", "framework": VLLM, "output": str(folder),
+    } | changed  # fmt: skip
     return ["serve-configs", *(word for key, value in asked.items() for word in (f"--{key}", value))]
 
 
@@ -69,6 +70,8 @@ def test_nothing_is_overwritten_without_force(gemm_model, config, tmp_path):
         ({"tp": "0"}, "tensor parallelism is 0; expected a positive whole number"),
         ({"tp": "4", "ep": "3"}, "expected one to divide the other"),
         ({"triton": "3.6.0"}, "--triton has no effect with vllm"),
+        ({"confirm": "4", "framework": SGLANG}, "--confirm times vllm on the GPU of --device"),
+        ({"confirm": "4", "routing": "balanced"}, "--confirm times vllm on the GPU of --device"),
         ({"routing": "twisted"}, "expected uniform, balanced or zipf:EXPONENT"),
     ],
 )
@@ -80,21 +83,17 @@ def test_bad_words_are_refused_in_one_sentence(gemm_model, config, tmp_path, cha
     assert not (tmp_path / "written").exists()
 
 
-def test_an_unknown_architecture_says_what_it_needs(gemm_model, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text('{"model_type": "mystery"}', encoding="utf-8")
-    outcome = gemm_model(*words(path, tmp_path / "written"))
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"model_type": "mystery"}, "no hidden_size or n_embd or d_model"),
+        ({key: value for key, value in MOE.items() if "expert" not in key}, "expected a model with experts"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused(gemm_model, tmp_path, told, said):
+    outcome = gemm_model(*words(config_file(tmp_path, told), tmp_path / "written"))
     assert outcome.code == 2
-    assert "no hidden_size or n_embd or d_model" in outcome.err
-
-
-def test_a_model_without_cells_is_refused(gemm_model, tmp_path):
-    path = tmp_path / "config.json"
-    plain = {key: value for key, value in MOE.items() if "expert" not in key}
-    path.write_text(json.dumps(plain), encoding="utf-8")
-    outcome = gemm_model(*words(path, tmp_path / "written"))
-    assert outcome.code == 2
-    assert "nothing to write; expected a model with experts" in outcome.err
+    assert said in outcome.err
 
 
 def test_every_listed_model_is_read_twice():

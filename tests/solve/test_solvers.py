@@ -33,15 +33,10 @@ def work_of(problem, machine, choice):
     return workload(
         machine,
         PipelineKernel(
-            m=m,
-            n=n,
-            k=k,
-            tile_m=choice.tile_m,
-            tile_n=choice.tile_n,
-            tile_k=choice.tile_k,
+            m=m, n=n, k=k, tile_m=choice.tile_m, tile_n=choice.tile_n, tile_k=choice.tile_k,
             stages=choice.stages,
         ),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("problem", "tile"), TABLE_1.items())
@@ -66,29 +61,17 @@ def test_both_solvers_agree_and_z3_proves_it(name, objective):
 
 
 random_machines = st.builds(
-    PipelineMachine,
-    sm_count=st.integers(1, 8),
-    mac_per_us=st.floats(1e4, 1e8),
-    math_startup_us=st.floats(0, 0.5),
-    load_bytes_per_us=st.floats(1e3, 1e6),
-    load_startup_us=st.floats(0, 0.5),
-    load_latency_us=st.floats(0, 2),
-    device_load_bytes_per_us=st.floats(1e4, 1e6),
-    epilogue_us=st.floats(0, 3),
-    init_us=st.floats(0, 5),
-    dma_warps=st.sampled_from((1, 2)),
-    counts_last_math=st.booleans(),
-    pads_k=st.booleans(),
+    PipelineMachine, sm_count=st.integers(1, 8), mac_per_us=st.floats(1e4, 1e8),
+    math_startup_us=st.floats(0, 0.5), load_bytes_per_us=st.floats(1e3, 1e6),
+    load_startup_us=st.floats(0, 0.5), load_latency_us=st.floats(0, 2),
+    device_load_bytes_per_us=st.floats(1e4, 1e6), epilogue_us=st.floats(0, 3), init_us=st.floats(0, 5),
+    dma_warps=st.sampled_from((1, 2)), counts_last_math=st.booleans(), pads_k=st.booleans(),
     tiles=st.builds(
-        TileSpace,
-        tile_m=st.just((32, 64)),
-        tile_n=st.just((32, 96)),
-        tile_k=st.just((32, 64)),
-        smem_bytes=st.integers(8192, 100_000),
-        max_stages=st.integers(1, 5),
+        TileSpace, tile_m=st.just((32, 64)), tile_n=st.just((32, 96)), tile_k=st.just((32, 64)),
+        smem_bytes=st.integers(8192, 100_000), max_stages=st.integers(1, 5),
         max_accumulators=st.integers(1024, 6144),
     ),
-)
+)  # fmt: skip
 sizes = st.integers(1, 300)
 
 

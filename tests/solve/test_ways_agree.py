@@ -48,16 +48,12 @@ def test_a_wrong_time_is_reported(ways, monkeypatch):
         best = right.best
         return Solution(
             best=Choice(
-                tile_m=best.tile_m,
-                tile_n=best.tile_n,
-                tile_k=best.tile_k,
-                stages=best.stages,
-                time_ps=best.time_ps + 1,
-                wait_ps=best.wait_ps,
+                tile_m=best.tile_m, tile_n=best.tile_n, tile_k=best.tile_k, stages=best.stages,
+                time_ps=best.time_ps + 1, wait_ps=best.wait_ps,
             ),
             runner_up=None,
             candidates=1,
-        )
+        )  # fmt: skip
 
     cross_validation_solve = ways.solve_exact
     monkeypatch.setattr(ways, "solve_exact", one_picosecond_off)

@@ -35,23 +35,12 @@ def sample(launches=1):
         ("epilogue", 1, 1344, 1504),
     ]
     launch = {
-        "gridId": 3,
-        "kernelName": "kernel_cutlass_gemm",
-        **{f"gridDim{axis}": 1 for axis in "XYZ"},
-        "blockDimX": 64,
-        "blockDimY": 1,
-        "blockDimZ": 1,
-        "markers": [],
+        "gridId": 3, "kernelName": "kernel_cutlass_gemm", **{f"gridDim{axis}": 1 for axis in "XYZ"},
+        "blockDimX": 64, "blockDimY": 1, "blockDimZ": 1, "markers": [],
         "ranges": [
             {
-                "rangeId": 1,
-                "rangeNameIdx": STRINGS.index(name),
-                "rangeColor": -1,
-                "rangeScope": 0,
-                "rangeType": 2,
-                "startTs": START + start,
-                "endTs": START + end,
-                "internalEvents": [],
+                "rangeId": 1, "rangeNameIdx": STRINGS.index(name), "rangeColor": -1, "rangeScope": 0,
+                "rangeType": 2, "startTs": START + start, "endTs": START + end, "internalEvents": [],
                 "warpLocIdxs": [place, place],
             }
             for name, place, start, end in spans
@@ -60,7 +49,7 @@ def sample(launches=1):
             {"locIdx": 0, "startTs": START, "endTs": START + 1024},
             {"locIdx": 1, "startTs": START, "endTs": START + 1600},
         ],
-    }
+    }  # fmt: skip
     other = {**launch, "kernelName": "fill", "ranges": [], "warpLifetimes": []}
     return {
         "stringTable": STRINGS,

@@ -15,14 +15,8 @@ SCRIPT = Path(__file__).with_name("perfetto_engine.mjs")
 APPEND, FINALIZE, QUERY = 1, 2, 3
 """TraceProcessorMethod: take a part of a trace, the trace is complete, answer SQL."""
 SEQ, REQUEST, FATAL_ERROR, APPENDED_DATA, QUERY_ARGS, APPEND_RESULT, QUERY_RESULT = (
-    1,
-    2,
-    5,
-    101,
-    103,
-    201,
-    203,
-)
+    1, 2, 5, 101, 103, 201, 203,
+)  # fmt: skip
 """Fields of TraceProcessorRpc."""
 VARINT, FIXED64, BYTES = 0, 1, 2
 """Types of a field on the wire."""

@@ -11,15 +11,11 @@ from tests.timeline.trace_rules import broken_rules
 times = st.floats(0, 1e5, allow_nan=False)
 events = st.lists(
     st.builds(
-        TraceEvent,
-        process=st.sampled_from(("SM 0", "SM 1")),
-        track=st.sampled_from(("DMA", "consumer")),
-        name=st.just("work"),
-        start_us=times,
-        duration_us=st.one_of(st.just(0.0), st.floats(0, 50)),
+        TraceEvent, process=st.sampled_from(("SM 0", "SM 1")), track=st.sampled_from(("DMA", "consumer")),
+        name=st.just("work"), start_us=times, duration_us=st.one_of(st.just(0.0), st.floats(0, 50)),
     ),
     max_size=40,
-)
+)  # fmt: skip
 
 
 def slices(text):
@@ -52,11 +48,8 @@ def test_overlapping_slices_get_a_track_of_their_own():
         if event["name"] == "thread_name"
     }
     assert {event["name"]: names[event["tid"]] for event in slices(text)} == {
-        "a": "DMA",
-        "inner": "DMA",
-        "next": "DMA",
-        "b": "DMA (2)",
-    }
+        "a": "DMA", "inner": "DMA", "next": "DMA", "b": "DMA (2)",
+    }  # fmt: skip
 
 
 def test_the_rules_catch_a_partial_overlap():

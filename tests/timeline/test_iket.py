@@ -17,12 +17,9 @@ from gemm_model.timeline.trace import read_trace_table, write_trace_table
 from tests.timeline.iket_sample import STRINGS, as_documented, location, sample, write_sample
 
 KERNEL = TracedKernel(
-    gpu="h200",
-    identity={"cluster_m": 1, "cluster_n": 1, "schedule": "cooperative"},
-    k_tiles=2,
-    stages=3,
+    gpu="h200", identity={"cluster_m": 1, "cluster_n": 1, "schedule": "cooperative"}, k_tiles=2, stages=3,
     untraced_us=1.25,
-)
+)  # fmt: skip
 
 
 def rows_of(trace, **wanted):
@@ -69,16 +66,9 @@ def test_its_phases(tmp_path):
     phases = phases_of(trace_of(read_iket(write_sample(tmp_path / "t.json"))[0], KERNEL))
     assert phases == pytest.approx(
         {
-            "runtime": 1.6,
-            "first CTA to end": 1.6,
-            "start skew": 0.0,
-            "first CTA to first load": 0.064,
-            "first load to first MMA": 0.448,
-            "k tile": 0.16,
-            "epilogue": 0.16,
-            "tail": 1.6 - 1.344,
-            "waves": 2,
-            "wave skew": 0.0,
+            "runtime": 1.6, "first CTA to end": 1.6, "start skew": 0.0, "first CTA to first load": 0.064,
+            "first load to first MMA": 0.448, "k tile": 0.16, "epilogue": 0.16, "tail": 1.6 - 1.344,
+            "waves": 2, "wave skew": 0.0,
             # Before tiles 416 and 0 ns for data, the second after the first MMA: one that finds all there
             # reads 0. Within tiles 32 and 0 ns: there it reads 0 or, a step of the timer, 32; 16 in the mean.
             "consumers wait for loaded data": 0.416 + 0.0 + 0.032 + 0.0 - 2 * 0.016,
@@ -86,7 +76,7 @@ def test_its_phases(tmp_path):
             "consumers wait": 0.448,
             "producer waits for a free stage": 0.064 + 0.576,
         }
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("second_ns", "within_us"), [(32, 0.0), (192, 0.16)])

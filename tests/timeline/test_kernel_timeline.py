@@ -18,14 +18,9 @@ from tests.timeline.trace_rules import broken_rules
 
 def timeline(m, n, k, tile, cluster=(1, 1), schedule="cooperative", dtype="bf16", gpu="h200", **more):
     config = KernelConfig(
-        cta_m=tile[0],
-        cta_n=tile[1],
-        cluster_m=cluster[0],
-        cluster_n=cluster[1],
-        schedule=schedule,
-        split_k=more.pop("split_k", 1),
-        kernel=more.pop("kernel", "quack"),
-    )
+        cta_m=tile[0], cta_n=tile[1], cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule,
+        split_k=more.pop("split_k", 1), kernel=more.pop("kernel", "quack"),
+    )  # fmt: skip
     options = {name: more.pop(name) for name in ("regime", "residual", "without") if name in more}
     model = KernelModel(load_gpu(gpu), **options)
     return kernel_timeline(GemmProblem.of(m, n, k, dtype), config, model, **more)

@@ -115,14 +115,11 @@ def test_traces_of_the_pipeline_machine_open_as_they_were_meant(tmp_path, consum
     slices, counters = opened(tmp_path / "t.json")
     assert slices == sorted(
         (
-            event.process,
-            event.track,
-            event.name,
-            round(event.start_us * 1000),
+            event.process, event.track, event.name, round(event.start_us * 1000),
             round((event.start_us + event.duration_us) * 1000) - round(event.start_us * 1000),
         )
         for event in events
-    )
+    )  # fmt: skip
     assert len(counters) == len(levels)
 
 

@@ -12,23 +12,13 @@ from gemm_model.timeline.simulator import simulate
 from gemm_model.timeline.trace import Trace, TraceInfo, kernel_identity, new_rows, write_trace_table
 
 MATH_BOUND = PipelineMachine(
-    sm_count=4,
-    mac_per_us=4e6,
-    math_startup_us=0.02,
-    load_bytes_per_us=4e5,
-    epilogue_us=0.5,
-    epilogue_elements_per_us=1e4,
-    init_us=1.5,
-    consumers="cooperative",
-)
+    sm_count=4, mac_per_us=4e6, math_startup_us=0.02, load_bytes_per_us=4e5, epilogue_us=0.5,
+    epilogue_elements_per_us=1e4, init_us=1.5, consumers="cooperative",
+)  # fmt: skip
 LOAD_BOUND = PipelineMachine(
-    sm_count=4,
-    mac_per_us=4e7,
-    load_bytes_per_us=5e4,
-    load_startup_us=0.04,
-    epilogue_us=0.5,
+    sm_count=4, mac_per_us=4e7, load_bytes_per_us=5e4, load_startup_us=0.04, epilogue_us=0.5,
     consumers="cooperative",
-)
+)  # fmt: skip
 
 
 def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
@@ -59,26 +49,18 @@ def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
         busy = sum(span.end - span.start for span in own)
         tables.append(
             new_rows(
-                1,
-                activity="mma",
-                tile=np.array([wave - 1]),
-                start_us=np.array([own[0].start]) / 1e6,
+                1, activity="mma", tile=np.array([wave - 1]), start_us=np.array([own[0].start]) / 1e6,
                 end_us=np.array([own[-1].end]) / 1e6,
-                waited_us=np.array([own[-1].end - own[0].start - busy]) / 1e6,
-                **common,
+                waited_us=np.array([own[-1].end - own[0].start - busy]) / 1e6, **common,
             )
-        )
+        )  # fmt: skip
     import pandas as pd
 
     config = KernelConfig(cta_m=tile_m, cta_n=tile_n)
     info = TraceInfo(
-        source="predicted",
-        gpu="machine",
-        kernel=kernel_identity(problem, config),
-        k_tiles=int(work.steps),
-        stages=4,
-        runtime_us=line.runtime_us,
-    )
+        source="predicted", gpu="machine", kernel=kernel_identity(problem, config), k_tiles=int(work.steps),
+        stages=4, runtime_us=line.runtime_us,
+    )  # fmt: skip
     return Trace(info=info, rows=pd.concat(tables, ignore_index=True))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common, compare, kinds, sweep
+from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if served.answered(args, "predict"):
+        return 0
     if args.input is not None:
         used = (*common.SETTINGS, *common.OUTPUT, "input", "html")
         common.refuse_unused(args, "with --input", used)

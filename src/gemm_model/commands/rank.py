@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
-from gemm_model.commands import attention, common, compare, kinds, sweep
+from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
@@ -68,6 +68,8 @@ def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
 
 
 def run(args: argparse.Namespace) -> int:
+    if served.answered(args, "rank"):
+        return 0
     if args.emit is None:
         common.check_document(args, args.html)
     else:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
-    from gemm_model.serving.choose import Chosen
+    from gemm_model.serving.choose import Chosen, Timer
     from gemm_model.serving.frameworks import Framework
     from gemm_model.serving.layers import Parallelism
     from gemm_model.serving.write import Card, CellFile, Server
@@ -24,6 +24,7 @@ EXAMPLES = (
     "--config config.json --device NVIDIA_H200 --framework vllm --output configs",
     "--config config.json --tp 8 --device NVIDIA_L40S --framework sglang --triton 3.6.0 --output configs",
     "--models list --gpus all --framework vllm --output configs",
+    "--config config.json --device NVIDIA_H200 --framework vllm --confirm 4 --output configs",
 )
 LISTED = "list"
 RANKS = (1, 2, 4, 8)
@@ -52,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
             "and a card that multiplies them"
         )
     write.check_files(files, args.output, force=args.force)
-    rows = _write_all(args, files, server)
+    timer = _timer(args, server)
+    rows = _write_all(args, files, server, timer)
     document = Document(
         verb="serve-configs",
         gpu=cards[0].gpu.name if len(cards) == 1 else None,
@@ -65,8 +67,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_all(args: argparse.Namespace, files: Sequence[CellFile], server: Server) -> list[dict[str, Any]]:
+def _timer(args: argparse.Namespace, server: Server) -> Timer | None:
+    """What confirms choices, or None; raises InputError for what it does not time."""
+    from gemm_model.serving.frameworks import VLLM
+
+    if not args.confirm:
+        return None
+    if args.device is None or server.framework.name != VLLM or args.routing != "uniform":
+        raise InputError(
+            "--confirm times vllm on the GPU of --device under uniform routing; expected no other"
+        )
+    try:
+        from gemm_model.serving.vllm_timer import VllmTimer
+    except ImportError as error:
+        raise MissingExtraError(extra_needed("--confirm", "torch, beside vllm", "torch")) from error
+    return VllmTimer.installed(args.device)
+
+
+def _write_all(
+    args: argparse.Namespace, files: Sequence[CellFile], server: Server, timer: Timer | None
+) -> list[dict[str, Any]]:
     """Choose for every cell of every card, in as many processes as there are cores, and write its files."""
+    from gemm_model.serving.choose import confirmed
     from gemm_model.serving.write import write_file
 
     rows: list[dict[str, Any]] = []
@@ -74,7 +96,11 @@ def _write_all(args: argparse.Namespace, files: Sequence[CellFile], server: Serv
     for file in files:
         by_cell.setdefault((file.card.device, file.cell), []).append(file)
     with common.progress("choosing", len(by_cell)) as advance:
-        for of_cell, choices in zip(by_cell.values(), _choices(list(by_cell.values()), server), strict=True):
+        for of_cell, choices in zip(
+            by_cell.values(), _choices(list(by_cell.values()), server, args.confirm), strict=True
+        ):
+            if timer is not None:
+                choices = [confirmed(of_cell[0].cell, chosen, timer) for chosen in choices]
             for file in of_cell:
                 write_file(file, choices, args.output)
                 rows += [_row(file, chosen) for chosen in choices]
@@ -82,11 +108,11 @@ def _write_all(args: argparse.Namespace, files: Sequence[CellFile], server: Serv
     return rows
 
 
-def _choices(cells: Sequence[Sequence[CellFile]], server: Server) -> Iterator[list[Chosen]]:
+def _choices(cells: Sequence[Sequence[CellFile]], server: Server, best: int) -> Iterator[list[Chosen]]:
     from gemm_model.core.processes import local_processes
     from gemm_model.serving.choose import choices_of
 
-    asked = [(of[0].cell, of[0].card.gpu, server.framework.name, server.routing) for of in cells]
+    asked = [(of[0].cell, of[0].card.gpu, server.framework.name, server.routing, best) for of in cells]
     if len(asked) < WORTH_PROCESSES:
         yield from map(choices_of, asked)
         return
@@ -108,6 +134,11 @@ def _row(file: CellFile, chosen: Chosen) -> dict[str, Any]:
         "predicted_us": chosen.predicted_us,
         "default_us": chosen.default_us,
         "gain": chosen.gain,
+        **(
+            {}
+            if chosen.timed_us is None
+            else {"timed_us": chosen.timed_us, "default_timed_us": chosen.default_timed_us}
+        ),
     }
 
 

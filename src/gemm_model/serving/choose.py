@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,34 +37,36 @@ class Chosen:
     """Of the cell's products together."""
     default: TileConfig
     default_us: float
+    best: tuple[tuple[TileConfig, float], ...] = ()
+    """The best for all products, as many as were asked for, each with its predicted time [us]."""
+    timed_us: float | None = None
+    """Measured, of the cell's products together; None where nothing was timed."""
+    default_timed_us: float | None = None
 
     @property
     def gain(self) -> float:
-        """Time of the default over that of the choice, less 1."""
+        """Time of the default over that of the choice, less 1: measured ones where both are."""
+        if self.timed_us is not None and self.default_timed_us is not None:
+            return self.default_timed_us / self.timed_us - 1.0
         return self.default_us / self.predicted_us - 1.0
 
 
-def choices_of(asked: tuple[MoeCell | DenseCell, GpuSpec, str, str]) -> list[Chosen]:
-    """The choices of a cell on a card for a framework, by name, under a routing."""
-    cell, gpu, framework, routing = asked
-    if isinstance(cell, DenseCell):
-        return choose_dense(cell, gpu, framework_of(framework))
-    return choose_moe(cell, gpu, framework_of(framework), routing)
+def choices_of(asked: tuple[MoeCell | DenseCell, GpuSpec, str, str, int]) -> list[Chosen]:
+    """The choices of a cell on a card for a framework, by name, under a routing, each with its `best`.
 
-
-def choose_moe(
-    cell: MoeCell, gpu: GpuSpec, framework: Framework, routing: Routing = "uniform"
-) -> list[Chosen]:
-    """One configuration for both products, or one for each where the framework keeps them apart.
-
-    Both products share the sorted token ids, so that their tiles have equally many rows.
+    One configuration for both products of experts, or one for each where the framework keeps them apart. Both
+    share the sorted token ids, so that their tiles have equally many rows.
     """
-    products = [[cell.product(t, down=False), cell.product(t, down=True)] for t in TOKEN_KEYS]
-    return choose_layers(products, gpu, framework, routing)
+    cell, gpu, framework, routing, best = asked
+    products = [products_of(cell, tokens) for tokens in TOKEN_KEYS]
+    return choose_layers(products, gpu, framework_of(framework), routing, best=best)
 
 
-def choose_dense(cell: DenseCell, gpu: GpuSpec, framework: Framework) -> list[Chosen]:
-    return choose_layers([[cell.product(t)] for t in TOKEN_KEYS], gpu, framework)
+def products_of(cell: MoeCell | DenseCell, tokens: int) -> list[ServedProduct]:
+    """What the layer multiplies: both products of experts, or one."""
+    if isinstance(cell, DenseCell):
+        return [cell.product(tokens)]
+    return [cell.product(tokens, down=down) for down in (False, True)]
 
 
 def choose_layers(
@@ -71,6 +74,8 @@ def choose_layers(
     gpu: GpuSpec,
     framework: Framework,
     routing: Routing = "uniform",
+    *,
+    best: int = 0,
 ) -> list[Chosen]:
     """The choice for each token count of a layer: its products, which share a kernel."""
     defaults = [framework.default(products[0], gpu) for products in layers]
@@ -79,7 +84,9 @@ def choose_layers(
     for products, default in zip(layers, defaults, strict=True):
         launches = [launches_of(product, grid, gpu, routing) for product in products]
         (own,) = grid.where(default)
-        chosen.append(_chosen(shortlist(launches, int(own), apart=framework.apart), apart=framework.apart))
+        chosen.append(
+            _chosen(shortlist(launches, int(own), apart=framework.apart), apart=framework.apart, best=best)
+        )
     return chosen
 
 
@@ -139,10 +146,11 @@ def _fastest(times: Sequence[FloatArray], count: int, own: int, *, apart: bool) 
     return np.array(list(dict.fromkeys([own, *rows])), dtype=np.int64)
 
 
-def _chosen(found: Shortlist, *, apart: bool) -> Chosen:
+def _chosen(found: Shortlist, *, apart: bool, best: int) -> Chosen:
     """The best of a shortlist, or the default where the model cannot tell the two apart."""
     times = found.times
-    picked = _apart(found.grid, times) if apart else [int(np.argmin(np.sum(times, axis=0)))] * len(times)
+    together = np.sum(times, axis=0)
+    picked = _apart(found.grid, times) if apart else [int(np.argmin(together))] * len(times)
     default_us = sum(float(time[0]) for time in times)
     least_us = sum(float(time[index]) for time, index in zip(times, picked, strict=True))
     if default_us <= least_us * (1.0 + found.margin):
@@ -153,7 +161,19 @@ def _chosen(found: Shortlist, *, apart: bool) -> Chosen:
         predicted_us=least_us,
         default=found.grid.config(0),
         default_us=default_us,
+        best=_best(found.grid, together, best),
     )
+
+
+def _best(grid: TileGrid, times: FloatArray, count: int) -> tuple[tuple[TileConfig, float], ...]:
+    """The fastest `count`, one of those that differ by GROUP_SIZE_M alone: they are nearly twins."""
+    found: dict[TileConfig, tuple[TileConfig, float]] = {}
+    for index in np.argsort(times, kind="stable").tolist():
+        if len(found) == count:
+            break
+        config = grid.config(index)
+        found.setdefault(replace(config, group_m=1), (config, float(times[index])))
+    return tuple(found.values())
 
 
 def _apart(grid: TileGrid, times: list[FloatArray]) -> list[int]:
@@ -167,3 +187,26 @@ def _apart(grid: TileGrid, times: list[FloatArray]) -> list[int]:
         if total < least or not best:
             best, least = each, total
     return best
+
+
+class Timer(Protocol):
+    """Something that runs configurations of a product."""
+
+    def times_us(self, product: ServedProduct, configs: Sequence[TileConfig]) -> list[float]:
+        """Time of each [us]; infinite where it does not run."""
+
+
+def confirmed(cell: MoeCell | DenseCell, chosen: Chosen, timer: Timer) -> Chosen:
+    """The fastest of a choice's best and the default, timed for all products."""
+    predicted_us = {chosen.default: chosen.default_us} | dict(chosen.best)
+    configs = list(predicted_us)
+    timed = [timer.times_us(product, configs) for product in products_of(cell, chosen.tokens)]
+    together = [sum(each) for each in zip(*timed, strict=True)]
+    fastest = min(range(len(configs)), key=together.__getitem__)
+    return replace(
+        chosen,
+        configs=(configs[fastest],),
+        predicted_us=predicted_us[configs[fastest]],
+        timed_us=together[fastest],
+        default_timed_us=together[0],
+    )

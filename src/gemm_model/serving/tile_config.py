@@ -45,6 +45,15 @@ class TileConfig:
     warps: int = 4
     stages: int = 3
 
+    def __post_init__(self) -> None:
+        """Triton's ranges and warps are powers of 2."""
+        for name in ("cta_m", "cta_n", "cta_k", "warps"):
+            value = getattr(self, name)
+            if value < 1 or value & (value - 1):
+                raise InputError(f"{name} is {value}; expected a power of 2")
+        if self.group_m < 1 or self.stages < 1:
+            raise InputError(f"group_m is {self.group_m}, stages {self.stages}; expected at least 1 of each")
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> TileConfig:
         """From a framework's mapping; warps and stages that it leaves out are Triton's 4 and 3."""

@@ -1,0 +1,102 @@
+"""Tables with a column `tokens` in predict and rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_model.core.gpu import load_gpu
+from gemm_model.serving.predict import predicted
+from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.tile_config import TileConfig, TileGrid
+
+EXPERTS = ServedProduct(tokens=64, n=1536, k=2048, experts=128, topk=8)
+DENSE = ServedProduct(tokens=512, n=2112, k=7168, in_dtype="e4m3", scaling="block128x128")
+HEADER = (
+    "tokens,experts,topk,n,k,in_dtype,gathered,kernel,cta_m,cta_n,cta_k,group_m,warps,stages,runtime_us,note"
+)
+ROWS = (
+    "64,128,8,1536,2048,bf16,1,triton_moe,16,64,128,1,4,3,130,first",
+    "512,,,2112,7168,,,triton_block_fp8,64,128,128,32,4,3,,second",
+    "64,128,8,1536,2048,bf16,1,triton_moe,16,128,64,16,4,4,150,third",
+    "64,128,8,1536,2048,bf16,1,triton_moe,256,256,256,1,8,5,,fourth",
+)
+
+
+def table(folder: Path, *rows: str, header: str = HEADER) -> Path:
+    path = folder / "served.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def time_us(product: ServedProduct, *config: int) -> float:
+    return float(predicted(product, TileGrid.of([TileConfig(*config)]), load_gpu("h200")).total_us[0])
+
+
+def test_predict_keeps_rows_and_their_order(gemm_model, tmp_path):
+    path = table(tmp_path, *ROWS)
+    outcome = gemm_model("predict", "--input", path, "--gpu", "h200", "--output", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    rows = pd.read_csv(tmp_path / "out" / "predictions_serving.csv")
+    assert list(rows.note) == ["first", "second", "third", "fourth"]
+    asked = (EXPERTS, 16, 64, 128, 1, 4, 3), (DENSE, 64, 128, 128, 32, 4, 3), (EXPERTS, 16, 128, 64, 16, 4, 4)
+    expected = [time_us(*each) for each in asked]
+    assert rows.predicted_us[:3].to_numpy() == pytest.approx(expected, rel=1e-9)
+    assert np.isnan(rows.predicted_us[3])
+    assert list(rows.disposition) == ["ok"] * 3 + ["does not fit"]
+    assert rows.ratio[0] == pytest.approx(expected[0] / 130)
+    assert "triton_moe" in outcome.out
+
+
+def test_rank_finds_the_best_of_all_that_fit(gemm_model, tmp_path):
+    header = "tokens,experts,topk,n,k,note"
+    path = table(tmp_path, "64,128,8,1536,2048,a", "64,128,8,1536,2048,b", header=header)
+    outcome = gemm_model("rank", "--input", path, "--gpu", "h200", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    first, second = json.loads(outcome.out)["rows"]
+    assert (first["note"], second["note"]) == ("a", "b")
+    assert first["predicted_us"] == second["predicted_us"]
+    config = [first[name] for name in ("cta_m", "cta_n", "cta_k", "group_m", "warps", "stages")]
+    assert first["predicted_us"] == pytest.approx(time_us(EXPERTS, *config), rel=1e-9)
+    assert first["predicted_us"] < time_us(EXPERTS, 64, 128, 128, 1, 8, 3)
+
+
+def test_a_routing_is_heard(gemm_model, tmp_path):
+    path = table(tmp_path, ROWS[0])
+    answers = [
+        json.loads(gemm_model("predict", "--input", path, "--routing", each, "--format", "json").out)
+        for each in ("uniform", "zipf:1.5")
+    ]
+    uniform, skewed = (answer["rows"][0]["predicted_us"] for answer in answers)
+    assert skewed < uniform
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("0" + ROWS[0][2:], "line 2, column tokens: '0'; expected a whole number of at least 1"),
+        (ROWS[0].replace("bf16", "bf17"), "line 2: "),
+        (ROWS[0].replace("triton_moe", "cutlass"), "line 2: kernel is 'cutlass'; expected one of triton_moe"),
+        (ROWS[0].replace(",16,64,", ",48,64,"), "line 2: cta_m is 48; expected a power of 2"),
+        (ROWS[0].replace("bf16,1,", "bf16,2,"), "line 2: weights_only or gathered is more than 1; expected"),
+        (ROWS[0].replace("128,8,1536", "4,8,1536"), "line 2: 8 experts a token and 4 here"),
+        (ROWS[0].replace("triton_moe", "triton_block_fp8"), "line 2: triton_block_fp8 multiplies one matrix"),
+    ],
+)
+def test_bad_cells_are_named_by_line(gemm_model, tmp_path, row, said):
+    outcome = gemm_model("predict", "--input", table(tmp_path, row), "--gpu", "h200")
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_options_that_nothing_reads_are_refused(gemm_model, tmp_path):
+    path = table(tmp_path, *ROWS)
+    for verb, words in (("rank", ("--against", "cublas")), ("predict", ("--model", "SOLModel"))):
+        outcome = gemm_model(verb, "--input", path, *words)
+        assert outcome.code == 2
+        assert "has no effect with a table of served layers" in outcome.err
