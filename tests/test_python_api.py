@@ -1,7 +1,5 @@
 """The Python interface takes what programs have: numpy integers, paths, torch's types, any table."""
 
-from __future__ import annotations
-
 import doctest
 import pickle
 import re
@@ -29,7 +27,7 @@ ROWS = {
 class TorchType:
     """What torch.bfloat16 and the like look like from outside."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "torch.bfloat16"
 
 

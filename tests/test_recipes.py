@@ -63,7 +63,7 @@ class Library:
 '''
 
 
-def edit(path: Path, pattern: str, new: str) -> None:
+def edit(path, pattern, new):
     text, found = re.subn(pattern, new, path.read_text())
     assert found == 1, (path, pattern)
     path.write_text(text)
@@ -89,7 +89,7 @@ def run(tmp_path_factory):
     (folder / "library.py").write_text(PROVIDER)
     (folder / "sizes.csv").write_text("m,n,k\n512,512,512\n")
 
-    def run(*words: str) -> str:
+    def run(*words):
         command = [sys.executable, "-m", "gemm_model.cli", *words]
         environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)

@@ -13,7 +13,7 @@ Rows = Callable[[pd.DataFrame], pd.Series]
 
 
 @pytest.fixture(scope="module")
-def unseen() -> pd.DataFrame:
+def unseen():
     parts = [rows_of(name) for name in ("attention_unseen", "attention_second_unseen")]
     frame = pd.concat(parts, ignore_index=True).fillna("")
     found = predict_table(frame[frame["kernel"] == "flash_attention"], "h200")
@@ -22,11 +22,11 @@ def unseen() -> pd.DataFrame:
     return found.assign(error=np.abs(found["ratio"] - 1.0), one_length=found["lengths"] == "")
 
 
-def _prefill(rows: pd.DataFrame) -> pd.Series:
+def _prefill(rows):
     return rows["one_length"] & (rows["seq_q"] > 256)
 
 
-def test_prefill(unseen: pd.DataFrame) -> None:
+def test_prefill(unseen):
     errors = unseen.loc[_prefill(unseen), "error"]
     assert len(errors) > 1400
     assert errors.mean() < 0.04
@@ -44,20 +44,20 @@ def test_prefill(unseen: pd.DataFrame) -> None:
     ],
     ids=["causal", "full", "windowed", "shared heads"],
 )
-def test_each_kind_of_prefill(unseen: pd.DataFrame, kind: Rows) -> None:
+def test_each_kind_of_prefill(unseen, kind):
     errors = unseen.loc[_prefill(unseen) & kind(unseen), "error"]
     assert len(errors) >= 90
     assert errors.mean() < 0.06
 
 
-def test_decode_with_and_without_splits(unseen: pd.DataFrame) -> None:
+def test_decode_with_and_without_splits(unseen):
     decode = unseen["one_length"] & (unseen["seq_q"] <= 256)
     for rows in (decode, decode & (unseen["num_splits"] > 1)):
         assert rows.sum() > 100
         assert unseen.loc[rows, "error"].mean() < 0.06
 
 
-def test_choice_over_all_tiles_of_models_that_nobody_had_seen(unseen: pd.DataFrame) -> None:
+def test_choice_over_all_tiles_of_models_that_nobody_had_seen(unseen):
     shape = ["model", "batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "window"]
     kept = []
     for _, rows in unseen[unseen["campaign"] == "attention_second_unseen"].groupby(shape):
@@ -69,7 +69,7 @@ def test_choice_over_all_tiles_of_models_that_nobody_had_seen(unseen: pd.DataFra
     assert np.quantile(kept, 0.05) > 0.96
 
 
-def test_what_torch_runs_by_kernel_name() -> None:
+def test_what_torch_runs_by_kernel_name():
     frame = pd.concat([rows_of("attention"), rows_of("attention_unseen")], ignore_index=True).fillna("")
     found = predict_table(frame[frame["kernel"] != "flash_attention"], "h200")
     error = np.abs(found["ratio"] - 1.0)[pd.to_numeric(found["seq_q"]) > 256]

@@ -13,12 +13,12 @@ PREFILL = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 DECODE = "full batch=2 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
 
 
-def _json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+def _json(capsys, *words):
     assert main([*words, "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_predict_tells_the_problem_and_the_resolved_kernel(capsys) -> None:
+def test_predict_tells_the_problem_and_the_resolved_kernel(capsys):
     found = _json(capsys, "predict", "--attention", PREFILL)["result"]
     assert found["problem"] == {
         "batch": 1,
@@ -36,7 +36,7 @@ def test_predict_tells_the_problem_and_the_resolved_kernel(capsys) -> None:
     assert found["prediction"]["predicted_us"] > 100.0
 
 
-def test_documents_keep_to_the_schema(capsys) -> None:
+def test_documents_keep_to_the_schema(capsys):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(gemm_model.__file__).parent / "report" / "schema.json").read_text())
     for words in (
@@ -47,7 +47,7 @@ def test_documents_keep_to_the_schema(capsys) -> None:
         jsonschema.validate(_json(capsys, *words), schema)
 
 
-def test_rank_lists_and_says_why(capsys) -> None:
+def test_rank_lists_and_says_why(capsys):
     found = _json(capsys, "rank", "--attention", DECODE, "--top", "3")
     assert [row["rank"] for row in found["rows"]] == [1, 2, 3]
     assert found["rows"][0]["num_splits"] > 1
@@ -56,13 +56,13 @@ def test_rank_lists_and_says_why(capsys) -> None:
     assert "more than the best" in capsys.readouterr().out
 
 
-def test_rank_emits_splits_for_servers(capsys) -> None:
+def test_rank_emits_splits_for_servers(capsys):
     assert main(["rank", "--attention", DECODE, "--emit", "splits"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["max_num_splits"] == max(found["num_splits_by_seq_kv"].values())
 
 
-def test_explain_tells_units_and_what_ifs(capsys) -> None:
+def test_explain_tells_units_and_what_ifs(capsys):
     assert main(["explain", "--attention", PREFILL]) == 0
     text = capsys.readouterr().out
     assert "limited by TENSOR" in text
@@ -72,7 +72,7 @@ def test_explain_tells_units_and_what_ifs(capsys) -> None:
     assert {"change", "predicted_us", "relative"} == set(found["rows"][0])
 
 
-def test_explore_writes_a_page(tmp_path: Path, capsys) -> None:
+def test_explore_writes_a_page(tmp_path, capsys):
     pytest.importorskip("plotly")
     page = tmp_path / "attention.html"
     assert main(["explore", "--attention", DECODE, "--html", str(page)]) == 0
@@ -83,7 +83,7 @@ def test_explore_writes_a_page(tmp_path: Path, capsys) -> None:
     assert "--m is missing" in capsys.readouterr().err
 
 
-def test_a_table_of_attention_goes_through_predict(tmp_path: Path, capsys) -> None:
+def test_a_table_of_attention_goes_through_predict(tmp_path, capsys):
     table = tmp_path / "attention.csv"
     table.write_text(
         "kernel,batch,heads,kv_heads,seq_q,seq_kv,head_dim,causal,window,in_dtype,runtime_us\n"
@@ -99,7 +99,7 @@ def test_a_table_of_attention_goes_through_predict(tmp_path: Path, capsys) -> No
     assert all(0.6 < float(row["ratio"]) < 1.4 for row in rows)
 
 
-def test_a_benchmark_of_attention_needs_a_gpu(tmp_path: Path, capsys) -> None:
+def test_a_benchmark_of_attention_needs_a_gpu(tmp_path, capsys):
     pytest.importorskip("torch")
     table = tmp_path / "attention.csv"
     table.write_text("heads,kv_heads,seq_q,seq_kv,head_dim\n8,8,64,64,64\n")
@@ -120,7 +120,7 @@ def test_a_benchmark_of_attention_needs_a_gpu(tmp_path: Path, capsys) -> None:
         (["explain", "--attention", "full heads=8 seq_q=4 head_dim=600"], "head_dim is 600"),
     ],
 )
-def test_bad_input_is_one_sentence(words: list[str], sentence: str, capsys) -> None:
+def test_bad_input_is_one_sentence(words, sentence, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err.strip()
     assert sentence in said

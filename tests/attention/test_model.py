@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,11 +18,11 @@ GPU = load_gpu("h200")
 OWN = AttentionConfig()
 
 
-def _us(words: str, config: str = "flash_attention", gpu: str = "h200") -> float:
+def _us(words, config="flash_attention", gpu="h200"):
     return predict(AttentionProblem.parse(words), AttentionConfig.parse(config), gpu).runtime_us
 
 
-def test_phases_add_up() -> None:
+def test_phases_add_up():
     for words in (
         "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128",
         "full batch=4 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128",
@@ -33,7 +32,7 @@ def test_phases_add_up() -> None:
         assert sum(found.phases_us.values()) == pytest.approx(found.runtime_us)
 
 
-def test_no_kernel_is_faster_than_its_products_or_its_bytes() -> None:
+def test_no_kernel_is_faster_than_its_products_or_its_bytes():
     for words in (
         "full heads=32 seq_q=8192 head_dim=128",
         "causal batch=2 heads=16 seq_q=8192 head_dim=256",
@@ -46,20 +45,20 @@ def test_no_kernel_is_faster_than_its_products_or_its_bytes() -> None:
         assert found > 0.9 * kv_bytes / GPU.dram_bytes_per_us
 
 
-def test_an_empty_length_takes_no_time_and_leaves_the_others_alone() -> None:
+def test_an_empty_length_takes_no_time_and_leaves_the_others_alone():
     assert _us("full heads=8 seq_q=0 seq_kv=100 head_dim=128") == 0.0
     assert _us("full heads=8 seq_q=100 seq_kv=0 head_dim=128") > 0.0  # O is still written
     some = _us("causal heads=8 head_dim=128 lengths=500:500+300:900")
     assert _us("causal heads=8 head_dim=128 lengths=500:500+0:0+300:900") == pytest.approx(some)
 
 
-def test_equal_lengths_are_a_batch() -> None:
+def test_equal_lengths_are_a_batch():
     batch = _us("causal batch=8 heads=32 kv_heads=8 seq_q=4096 head_dim=128")
     lengths = "+".join(["4096:4096"] * 8)
     assert _us(f"causal heads=32 kv_heads=8 head_dim=128 lengths={lengths}") == pytest.approx(batch, rel=0.05)
 
 
-def test_what_no_time_depends_on_is_a_caveat() -> None:
+def test_what_no_time_depends_on_is_a_caveat():
     problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=128 softcap=30 page_size=16")
     assert predict(problem, OWN, "h200").caveats == (
         "softcap is not priced: predicted as without it",
@@ -67,13 +66,13 @@ def test_what_no_time_depends_on_is_a_caveat() -> None:
     )
 
 
-def test_a_window_takes_less_than_all_keys() -> None:
+def test_a_window_takes_less_than_all_keys():
     words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
     assert _us(f"{words} window=512") < 0.3 * _us(words)
     assert _us(f"{words} window=8192") > 0.95 * _us(words)
 
 
-def test_decode_of_one_sequence_gains_from_splits_and_of_many_does_not() -> None:
+def test_decode_of_one_sequence_gains_from_splits_and_of_many_does_not():
     one = splits_table(
         AttentionProblem.parse("full heads=8 kv_heads=1 seq_q=1 seq_kv=1 head_dim=128"), GPU, (65536,)
     )
@@ -82,7 +81,7 @@ def test_decode_of_one_sequence_gains_from_splits_and_of_many_does_not() -> None
     assert rank_attention(many, GPU).best.config.num_splits <= 2
 
 
-def test_the_best_is_the_fastest_and_explains_itself() -> None:
+def test_the_best_is_the_fastest_and_explains_itself():
     problem = AttentionProblem.parse("causal heads=32 kv_heads=8 seq_q=3000 head_dim=128")
     ranking = rank_attention(problem, GPU)
     times = [choice.prediction.runtime_us for choice in ranking.choices]
@@ -94,7 +93,7 @@ def test_the_best_is_the_fastest_and_explains_itself() -> None:
     assert refused.startswith("it cannot run: tile 192x192 needs")
 
 
-def test_elasticities_of_a_long_prefill_are_those_of_its_products() -> None:
+def test_elasticities_of_a_long_prefill_are_those_of_its_products():
     found = explain_attention(AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256"), OWN, GPU)
     assert found.limiter == "TENSOR"
     assert min(unit.elasticity for unit in found.units) >= 0.0
@@ -102,12 +101,12 @@ def test_elasticities_of_a_long_prefill_are_those_of_its_products() -> None:
     assert [each.runtime_us for each in found.what_if] == sorted(each.runtime_us for each in found.what_if)
 
 
-def test_elasticities_of_a_decode_are_those_of_dram() -> None:
+def test_elasticities_of_a_decode_are_those_of_dram():
     words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
     assert explain_attention(AttentionProblem.parse(words), OWN, GPU).limiter == "DRAM"
 
 
-def test_emitted_call_names_what_was_chosen() -> None:
+def test_emitted_call_names_what_was_chosen():
     problem = AttentionProblem.parse("causal heads=32 kv_heads=8 seq_q=4096 head_dim=128 window=1024")
     config = resolved(problem, AttentionConfig.parse("flash_attention tile=128x176 pack_gqa=0"), GPU)
     text = emit_attention("flash_attention", problem, config, GPU)
@@ -120,7 +119,7 @@ def test_emitted_call_names_what_was_chosen() -> None:
         emit_attention("splits", problem, config, GPU)
 
 
-def test_a_settled_clock_meets_the_power_cap() -> None:
+def test_a_settled_clock_meets_the_power_cap():
     problem = AttentionProblem.parse("causal batch=8 heads=32 kv_heads=8 seq_q=16384 head_dim=128")
     rested, settled = (
         predict(problem, OWN, "h200", options={"regime": regime}) for regime in ("graph", "sustained")
@@ -131,7 +130,7 @@ def test_a_settled_clock_meets_the_power_cap() -> None:
     assert predict(light, OWN, "h200", options={"regime": "sustained"}) == predict(light, OWN, "h200")
 
 
-def test_other_cards_answer_with_their_own_silicon() -> None:
+def test_other_cards_answer_with_their_own_silicon():
     words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
     a100 = _us(words, "flash_attention_2", "a100_sxm_80gb")
     b200 = _us(words, "flash_attention", "b200_sxm")
@@ -140,7 +139,7 @@ def test_other_cards_answer_with_their_own_silicon() -> None:
         _us(words, "flash_attention", "a100_sxm_80gb")
 
 
-def test_blackwell_is_bound_by_exponentials_unless_fmas_compute_some() -> None:
+def test_blackwell_is_bound_by_exponentials_unless_fmas_compute_some():
     problem = AttentionProblem.parse("full heads=32 seq_q=16384 head_dim=128")
     gpu = load_gpu("b200_sxm")
     found = AttentionModel(gpu).predict(
@@ -149,7 +148,7 @@ def test_blackwell_is_bound_by_exponentials_unless_fmas_compute_some() -> None:
     assert found.runtime_us[1] < found.runtime_us[0]
 
 
-def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path: Path) -> None:
+def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
     frame = pd.DataFrame(
         {
             "batch": [1, 2, 1],
@@ -182,7 +181,7 @@ def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path: Path) -> No
             predict_table(bad, "h200")
 
 
-def test_a_thousand_rows_take_a_fraction_of_a_second() -> None:
+def test_a_thousand_rows_take_a_fraction_of_a_second():
     from time import process_time
 
     lengths = [256 + 16 * row for row in range(1000)]

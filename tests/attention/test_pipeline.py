@@ -12,7 +12,7 @@ NAMES = ("load_k", "load_v", "latency", "qk", "softmax", "exponentials", "pv", "
 FREE = dict.fromkeys(NAMES, 0.0)
 
 
-def test_recurrence_equals_simulation_on_random_tiles() -> None:
+def test_recurrence_equals_simulation_on_random_tiles():
     rng = random.Random(44)
     for _ in range(5000):
         times = StageTimes(**{name: rng.uniform(1.0, 1000.0) for name in NAMES})
@@ -27,7 +27,7 @@ def test_recurrence_equals_simulation_on_random_tiles() -> None:
         assert end == pytest.approx(simulated, rel=1e-9), (times, shape)
 
 
-def test_rows_of_arrays_are_those_of_numbers() -> None:
+def test_rows_of_arrays_are_those_of_numbers():
     rng = np.random.default_rng(0)
     columns = {name: rng.uniform(1.0, 100.0, 20) for name in NAMES}
     ends = tile_ends(StageTimes(**columns), groups=2, stages=2, overlap=True, blocks=5)
@@ -37,7 +37,7 @@ def test_rows_of_arrays_are_those_of_numbers() -> None:
         assert [float(end[row]) for end in ends] == pytest.approx(alone, rel=1e-12)
 
 
-def test_products_alone_take_their_sum() -> None:
+def test_products_alone_take_their_sum():
     # Nothing but products of 100 and 50: two groups of four blocks keep the tensor cores busy throughout.
     times = StageTimes(**{**FREE, "qk": 100.0, "pv": 50.0})
     for overlap in (True, False):
@@ -45,7 +45,7 @@ def test_products_alone_take_their_sum() -> None:
         assert ends == [2 * 150.0 * blocks for blocks in (1, 2, 3, 4)]
 
 
-def test_one_group_without_overlap_does_everything_in_turn() -> None:
+def test_one_group_without_overlap_does_everything_in_turn():
     times = StageTimes(
         **{**FREE, "qk": 10.0, "softmax": 7.0, "exponentials": 5.0, "correction": 2.0, "pv": 20.0}
     )
@@ -53,14 +53,14 @@ def test_one_group_without_overlap_does_everything_in_turn() -> None:
     assert tile_ends(times, groups=1, stages=2, overlap=False, blocks=3) == [44.0, 88.0, 132.0]
 
 
-def test_overlap_hides_the_softmax_of_one_group_under_its_own_product() -> None:
+def test_overlap_hides_the_softmax_of_one_group_under_its_own_product():
     times = StageTimes(**{**FREE, "qk": 10.0, "softmax": 15.0, "pv": 20.0})
     ends = tile_ends(times, groups=1, stages=4, overlap=True, blocks=3)
     # First QK 10 and softmax 15; each further block QK 10, then PV 20 over a softmax of 15; last PV 20.
     assert ends == [45.0, 75.0, 105.0]
 
 
-def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other() -> None:
+def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other():
     times = StageTimes(**{**FREE, "qk": 100.0, "softmax": 150.0, "pv": 100.0})
     ends = tile_ends(times, groups=2, stages=2, overlap=True, blocks=30)
     assert ends[-1] - ends[-2] == 400.0  # two groups' products; the softmax costs nothing
@@ -68,13 +68,13 @@ def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other() ->
     assert one[-1] - one[-2] == 250.0  # QK, then the softmax, which is longer than PV
 
 
-def test_the_sfu_bounds_groups_that_share_it() -> None:
+def test_the_sfu_bounds_groups_that_share_it():
     times = StageTimes(**{**FREE, "qk": 10.0, "exponentials": 100.0, "pv": 10.0})
     ends = tile_ends(times, groups=3, stages=2, overlap=True, blocks=20)
     assert ends[-1] - ends[-2] == pytest.approx(300.0)
 
 
-def test_loads_bound_a_tile_of_cheap_products() -> None:
+def test_loads_bound_a_tile_of_cheap_products():
     times = StageTimes(**{**FREE, "load_k": 30.0, "load_v": 40.0, "latency": 5.0, "qk": 1.0, "pv": 1.0})
     ends = tile_ends(times, groups=1, stages=2, overlap=True, blocks=10)
     assert ends[-1] - ends[-2] == 70.0

@@ -9,7 +9,7 @@ from gemm_model.core.gpu import load_gpu
 GPU = load_gpu("h200")
 
 
-def _scores(problem: AttentionProblem) -> int:
+def _scores(problem):
     count = 0
     for query in range(problem.seq_q):
         last = query + problem.seq_kv - problem.seq_q if problem.causal else problem.seq_kv - 1
@@ -29,13 +29,13 @@ def _scores(problem: AttentionProblem) -> int:
         "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=1000",
     ],
 )
-def test_flop_counts_the_scores_that_the_mask_leaves(words: str) -> None:
+def test_flop_counts_the_scores_that_the_mask_leaves(words):
     problem = AttentionProblem.parse(words)
     each = problem.batch * problem.heads * 2 * (problem.head_dim + problem.head_dim_v)
     assert problem.flop == each * _scores(problem)
 
 
-def test_words_come_back() -> None:
+def test_words_come_back():
     for words in (
         "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128",
         "full batch=3 heads=8 seq_q=1 seq_kv=999 head_dim=64 dtype=fp16 softcap=30",
@@ -45,7 +45,7 @@ def test_words_come_back() -> None:
         assert AttentionProblem.parse(problem.name) == problem
 
 
-def test_lengths_give_batch_and_longest() -> None:
+def test_lengths_give_batch_and_longest():
     problem = AttentionProblem.parse("causal heads=8 head_dim=128 lengths=10:20+0:50+7:7")
     assert (problem.batch, problem.seq_q, problem.seq_kv) == (3, 10, 50)
 
@@ -69,7 +69,7 @@ def test_lengths_give_batch_and_longest() -> None:
         ("full heads=32 seq_q=9 head_dim=64 dtype=int8", "in_dtype is int8"),
     ],
 )
-def test_bad_problems_are_told_in_a_sentence(words: str, sentence: str) -> None:
+def test_bad_problems_are_told_in_a_sentence(words, sentence):
     with pytest.raises(InputError, match=sentence.replace("(", "\\(")):
         AttentionProblem.parse(words)
 
@@ -101,12 +101,12 @@ def test_bad_problems_are_told_in_a_sentence(words: str, sentence: str) -> None:
         ("full heads=8 seq_q=1 seq_kv=64 head_dim=128", "flash_attention num_splits=65", "at most 64"),
     ],
 )
-def test_kernels_that_cannot_run_are_refused(words: str, config: str, sentence: str) -> None:
+def test_kernels_that_cannot_run_are_refused(words, config, sentence):
     with pytest.raises(InputError, match=sentence):
         predict(AttentionProblem.parse(words), AttentionConfig.parse(config), "h200")
 
 
-def test_a_gemm_configuration_is_no_attention_kernel() -> None:
+def test_a_gemm_configuration_is_no_attention_kernel():
     with pytest.raises(InputError, match="expected an AttentionConfig"):
         predict(
             AttentionProblem.parse("full heads=8 seq_q=64 head_dim=64"),
@@ -115,14 +115,14 @@ def test_a_gemm_configuration_is_no_attention_kernel() -> None:
         )
 
 
-def test_shared_memory_is_q_and_the_rings() -> None:
+def test_shared_memory_is_q_and_the_rings():
     problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=128")
     config = resolved(problem, AttentionConfig.parse("flash_attention tile=128x176"), GPU)
     assert smem_bytes(problem, config) == 2 * (128 * 128 + 2 * 176 * 256) + 1024
     assert refusal(problem, config, GPU) is None
 
 
-def test_candidates_can_run_and_begin_with_the_library_s_own() -> None:
+def test_candidates_can_run_and_begin_with_the_library_s_own():
     problem = AttentionProblem.parse("full batch=2 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128")
     found = candidates(problem, GPU, "flash_attention")
     assert (found[0].tile_m, found[0].tile_n, found[0].num_splits, found[0].pack_gqa) == (128, 128, 1, True)

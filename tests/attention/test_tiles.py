@@ -13,11 +13,11 @@ from gemm_model.core.gpu import load_gpu
 GPU = load_gpu("h200")
 
 
-def _batch(words: str, config: str = "flash_attention tile=128x128"):
+def _batch(words, config="flash_attention tile=128x128"):
     return batch_of([(AttentionProblem.parse(words), AttentionConfig.parse(config))], GPU)
 
 
-def _blocks_by_hand(problem: AttentionProblem, tile_m: int, tile_n: int, packed: int, block: int) -> int:
+def _blocks_by_hand(problem, tile_m, tile_n, packed, block):
     """Key blocks that hold a score which the mask leaves, row by row of the tile."""
     touched = set()
     for row in range(block * tile_m, min((block + 1) * tile_m, problem.seq_q * packed)):
@@ -37,7 +37,7 @@ def _blocks_by_hand(problem: AttentionProblem, tile_m: int, tile_n: int, packed:
         "causal heads=8 kv_heads=1 seq_q=100 seq_kv=900 head_dim=128 window=64",
     ],
 )
-def test_key_blocks_of_every_tile(words: str) -> None:
+def test_key_blocks_of_every_tile(words):
     batch = _batch(words)
     problem = AttentionProblem.parse(words)
     packed = problem.group
@@ -48,20 +48,20 @@ def test_key_blocks_of_every_tile(words: str) -> None:
     assert found.tolist() == [_blocks_by_hand(problem, 128, 128, packed, block) for block in range(blocks)]
 
 
-def test_longest_first_goes_from_the_last_query_block_to_the_first() -> None:
+def test_longest_first_goes_from_the_last_query_block_to_the_first():
     batch = _batch("causal heads=2 seq_q=512 head_dim=128")
     order = block_of_tile(batch, np.arange(8, dtype=float)[:, None])[:, 0]
     assert order.tolist() == [3, 3, 2, 2, 1, 1, 0, 0]  # both heads' K and V fit into L2: they take turns
 
 
-def test_heads_that_do_not_fit_into_l2_together_follow_each_other() -> None:
+def test_heads_that_do_not_fit_into_l2_together_follow_each_other():
     # K and V of a head hold 131072 x 256 x 2 bytes, 64 MB.
     batch = _batch("causal heads=2 seq_q=256 seq_kv=131072 head_dim=128")
     order = block_of_tile(batch, np.arange(4, dtype=float)[:, None])[:, 0]
     assert order.tolist() == [1, 0, 1, 0]
 
 
-def _greedy(times: list[float], workers: int) -> float:
+def _greedy(times, workers):
     loads = [0.0] * workers
     for time in times:
         loads[loads.index(min(loads))] += time
@@ -70,7 +70,7 @@ def _greedy(times: list[float], workers: int) -> float:
 
 @pytest.mark.parametrize("seq_q", [512, 1024, 2048, 8192])
 @pytest.mark.parametrize("order", ["longest_first", "in_order"])
-def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q: int, order: str) -> None:
+def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q, order):
     config = f"flash_attention tile=128x128 scheduler={order}"
     batch = _batch(f"causal heads=16 seq_q={seq_q} head_dim=128", config)
     tiles = tile_count(batch)
@@ -82,7 +82,7 @@ def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q: int, order: s
     assert found[0] == pytest.approx(_greedy(times[:, 0].tolist(), 132), rel=0.05)
 
 
-def test_equal_tiles_run_in_whole_rounds() -> None:
+def test_equal_tiles_run_in_whole_rounds():
     batch = _batch("full heads=20 seq_q=1024 head_dim=128")  # 160 tiles on 132 SMs
     found = busiest_sm(batch, tile_count(batch), 132, np.array([50.0]), lambda rows, blocks: blocks)
     assert found[0] == 100.0

@@ -1,7 +1,6 @@
 """Measuring attention, as far as that goes without a GPU: the reference, and rows that cannot run."""
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem  # noqa:
         "causal heads=4 seq_q=30 head_dim=64 head_dim_v=32",
     ],
 )
-def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words: str) -> None:
+def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words):
     problem = AttentionProblem.parse(words)
     tensors = attention.Tensors.of(problem, "cpu")
     q, k, v = (each.transpose(1, 2).float() for each in (tensors.q, tensors.k, tensors.v))
@@ -30,7 +29,7 @@ def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words: str) -> Non
     assert attention.relative_error(problem, tensors, out) == pytest.approx(0.1, rel=1e-3)
 
 
-def test_windows_and_lengths_are_those_of_a_mask_by_hand() -> None:
+def test_windows_and_lengths_are_those_of_a_mask_by_hand():
     problem = AttentionProblem.parse("causal heads=2 head_dim=32 window=5 lengths=9:20+0:4+7:7")
     tensors = attention.Tensors.of(problem, "cpu")
     out = torch.empty(16, 2, 32)
@@ -47,7 +46,7 @@ def test_windows_and_lengths_are_those_of_a_mask_by_hand() -> None:
     assert attention.relative_error(problem, tensors, out) < 1e-5
 
 
-def test_rows_that_cannot_run_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_run_say_why(tmp_path, monkeypatch):
     made = attention.Tensors.of
     monkeypatch.setattr(attention.Tensors, "of", lambda problem, device: made(problem, "cpu"))
     problem = AttentionProblem.parse("causal heads=2 seq_q=8 head_dim=32 window=4")

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -54,11 +51,11 @@ READINGS = Readings(
 )
 
 
-def reading(**numbers: float) -> Readings:
+def reading(**numbers):
     return replace(READINGS, numbers={**READINGS.numbers, **numbers})
 
 
-def test_measured_numbers_replace_the_base_and_say_so() -> None:
+def test_measured_numbers_replace_the_base_and_say_so():
     base = load_gpu_mapping("h200")
     described = gpu_description(base, CARD, agreed(READINGS, reading(l2_read_gb_per_s=8950.0)))
     gpu = gpu_from_mapping(described)
@@ -78,7 +75,7 @@ def test_measured_numbers_replace_the_base_and_say_so() -> None:
     assert base == load_gpu_mapping("h200")
 
 
-def test_a_locked_clock_is_described_as_it_runs() -> None:
+def test_a_locked_clock_is_described_as_it_runs():
     described = gpu_description(load_gpu_mapping("h200"), CARD, reading(sm_clk_mhz=1304.0))
     assert described["sm_clk_mhz"] == 1304
 
@@ -94,7 +91,7 @@ def test_a_locked_clock_is_described_as_it_runs() -> None:
         (replace(READINGS, tensor_flop_per_clk={"fp16": 4093.0, "fp8": 6000.0}), "flop_per_clk_per_sm.fp8"),
     ],
 )
-def test_a_disturbed_card_is_refused(second: Readings, words: str) -> None:
+def test_a_disturbed_card_is_refused(second, words):
     with pytest.raises(InputError, match=words):
         agreed(READINGS, second)
 
@@ -109,16 +106,16 @@ def test_a_disturbed_card_is_refused(second: Readings, words: str) -> None:
         ({"l2_bytes": 31457280}, "driver says l2_bytes 31457280"),
     ],
 )
-def test_a_driver_that_contradicts_the_description_is_heard(change: dict[str, object], words: str) -> None:
+def test_a_driver_that_contradicts_the_description_is_heard(change, words):
     with pytest.raises(InputError, match=words):
         require_agreement(load_gpu("h200"), CARD | change)
 
 
-def test_a_driver_that_agrees_or_does_not_tell_is_no_contradiction() -> None:
+def test_a_driver_that_agrees_or_does_not_tell_is_no_contradiction():
     require_agreement(load_gpu("h200"), CARD | {"dram_bus_bits": None, "l2_bytes": 52428800})
 
 
-def test_the_table_holds_every_parameter() -> None:
+def test_the_table_holds_every_parameter():
     measured = [
         Measurement(name="smem_read_bandwidth", value=127.87, unit="B/clk", parameters={}),
         Measurement(name="power", value=680.04, unit="W", parameters={"load": "tensor bf16", "sms": 132}),
@@ -138,11 +135,11 @@ def test_the_table_holds_every_parameter() -> None:
         ("NVIDIA GeForce RTX 4090", "rtx_4090"),
     ],
 )
-def test_the_base_is_found_by_name(card: str, name: str) -> None:
+def test_the_base_is_found_by_name(card, name):
     assert base_gpu(card, {each: load_gpu_mapping(each) for each in gpu_names()}) == name
 
 
-def test_an_unknown_card_needs_a_base() -> None:
+def test_an_unknown_card_needs_a_base():
     with pytest.raises(InputError, match="--base"):
         base_gpu("Somebody's GPU", {"h200": load_gpu_mapping("h200")})
     twice = {name: load_gpu_mapping("h200") for name in ("h200", "mine")}
@@ -150,11 +147,11 @@ def test_an_unknown_card_needs_a_base() -> None:
         base_gpu("NVIDIA H200", twice)
 
 
-def command(*words: str) -> int:
+def command(*words):
     return main(["characterize", *words])
 
 
-def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_the_exit_code_is_3(tmp_path, capsys):
     torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -172,5 +169,5 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path, capsys: pytest.Capture
         ("--output", "g.yaml", "gpu.sm_cout=3"),
     ],
 )
-def test_bad_arguments_are_refused(words: tuple[str, ...]) -> None:
+def test_bad_arguments_are_refused(words):
     assert command(*words) == 2

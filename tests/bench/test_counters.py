@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import stat
 from pathlib import Path
@@ -26,17 +24,17 @@ UNITS = [
 ]
 
 
-def csv_text(*rows: list[str]) -> list[str]:
+def csv_text(*rows):
     quoted = [",".join(f'"{cell}"' for cell in row) for row in (HEADER, UNITS, *rows)]
     return ["==PROF== Connected to process 1", *quoted, "==PROF== Disconnected"]
 
 
-def profiled(row_label: str, duration_ns: str, cycles: str) -> list[str]:
+def profiled(row_label, duration_ns, cycles):
     name = ["0", "kernel", f"thread <default domain>:{row_label}:none", "(384, 1, 1)", "(2, 1, 66)"]
     return [*name, duration_ns, cycles, "1,024", "0", "4,096.0", "128", "64", "87.5", "168", "230,400"]
 
 
-def test_counters_are_found_by_label_and_converted() -> None:
+def test_counters_are_found_by_label_and_converted():
     lines = csv_text(
         profiled("gemm-row-1", "20,000", "35,000"), profiled("gemm-row-0", "1,234,500", "2,000,000")
     )
@@ -51,7 +49,7 @@ def test_counters_are_found_by_label_and_converted() -> None:
     assert found[1]["grid"] == "(2 1 66)"
 
 
-def test_several_kernels_of_a_row_are_added() -> None:
+def test_several_kernels_of_a_row_are_added():
     lines = csv_text(profiled("gemm-row-3", "10,000", "15,000"), profiled("gemm-row-3", "2,000", "3,000"))
     found = counters.parse_profiler_csv(lines)
     assert found[3]["duration_us"] == pytest.approx(12.0)
@@ -60,11 +58,11 @@ def test_several_kernels_of_a_row_are_added() -> None:
 
 
 @pytest.mark.parametrize("lines", [[], ["==ERROR== no GPU"], ['"ID","Kernel Name"']])
-def test_no_table_gives_no_counters(lines: list[str]) -> None:
+def test_no_table_gives_no_counters(lines):
     assert counters.parse_profiler_csv(lines) == {}
 
 
-def test_rows_behind_a_crash_are_left_for_the_next_group() -> None:
+def test_rows_behind_a_crash_are_left_for_the_next_group():
     replies = [
         {"disposition": "ok", "values": {"power_w": 90.0}},
         {"disposition": "incorrect", "detail": "x"},
@@ -77,12 +75,12 @@ def test_rows_behind_a_crash_are_left_for_the_next_group() -> None:
     ]
 
 
-def test_a_kernel_that_the_profiler_missed_is_no_result() -> None:
+def test_a_kernel_that_the_profiler_missed_is_no_result():
     merged = counters.merge_outcomes(1, [{"disposition": "ok"}], {}, ("crashed", ""))
     assert merged[0].disposition == "launch_failed"
 
 
-def test_without_the_profiler_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_profiler_the_extra_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingExtraError, match="ncu"):
         counters.profiler_path()
@@ -105,7 +103,7 @@ done < "$replies"
 
 
 @pytest.fixture
-def fake_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def fake_profiler(monkeypatch, tmp_path):
     ncu = tmp_path / "ncu"
     ncu.write_text(FAKE_NCU)
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
@@ -115,7 +113,7 @@ def fake_profiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_profiler")
-def test_a_crash_under_the_profiler_costs_one_row(tmp_path: Path) -> None:
+def test_a_crash_under_the_profiler_costs_one_row(tmp_path):
     rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
     card = {"gpu_name": "Fake GPU", "gpu_uuid": fakes.UUID, "empty_kernel_us": 3.4}
     options = RunOptions(device="tests.bench.fakes:FakeDevice", rows_per_profiler=4)
@@ -135,7 +133,7 @@ def test_a_crash_under_the_profiler_costs_one_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_profiler")
-def test_a_group_runs_under_the_profiler() -> None:
+def test_a_group_runs_under_the_profiler():
     rows = profiled_rows(256, fakes.NO_MEMORY, 512, fakes.CRASHES, 768)
     outcomes = counters.profile_rows(rows, "tests.bench.fakes:FakeDevice", 30.0)
     assert [outcome.disposition for outcome in outcomes] == ["ok", "out_of_memory", "ok", "crashed"]
@@ -143,7 +141,7 @@ def test_a_group_runs_under_the_profiler() -> None:
     assert outcomes[2].values["power_w"] == 90.0
 
 
-def profiled_rows(*sizes: int) -> list[Row]:
+def profiled_rows(*sizes):
     config = KernelConfig(cta_m=128, cta_n=64)
     return [
         Row(

@@ -84,19 +84,19 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize(("name", "reading"), NAMES.items())
-def test_a_name_says_what_runs(name: str, reading: Reading) -> None:
+def test_a_name_says_what_runs(name, reading):
     found = parse_cublas_name(name)
     extents = (found.cta_m, found.cta_n, found.cta_k, found.stages, found.cluster_m, found.cluster_n)
     assert (*extents, found.schedule, found.raster, found.split) == reading
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_name_is_refused_by_name(name: str) -> None:
+def test_an_unknown_name_is_refused_by_name(name):
     with pytest.raises(InputError, match="no tile is known from the cuBLAS kernel name"):
         parse_cublas_name(name)
 
 
-def test_a_call_is_described_by_its_first_kernel_with_a_tile() -> None:
+def test_a_call_is_described_by_its_first_kernel_with_a_tile():
     names = ["nvjet_tst_64x16_64x16_2x1_v_bz_splitK_TNT", "cublasLt::splitKreduce_kernel<32, 16>"]
     expected: dict[str, Any] = {
         **{"cta_m": 16, "cta_n": 64, "mma_m": 16, "mma_n": 64, "cta_k": 64, "stages": 16},

@@ -1,14 +1,10 @@
 """What a run writes about itself."""
 
-from __future__ import annotations
-
 import sys
-
-import pytest
 
 from gemm_model.bench.environment import command_line
 
 
-def test_the_command_keeps_no_directory_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_keeps_no_directory_of_the_machine(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/a/bin/gemm-model", "benchmark", "--output", "/b/c/t.csv", "x/y.csv"])
     assert command_line() == "gemm-model benchmark --output t.csv x/y.csv"

@@ -1,14 +1,10 @@
 """Epilogues, groups, block scales and convolutions in the benchmark: rows, operands, references, kernels."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -51,17 +47,17 @@ PROBLEMS = (
 )
 
 
-def row_of(problem: GemmProblem, config: KernelConfig | None = None) -> Row:
+def row_of(problem, config=None):
     return Row(kernel="triton", problem=problem, config=config, asked=(problem.m, problem.n, problem.k))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: str(problem.m))
-def test_rows_come_back_from_their_columns(problem: GemmProblem) -> None:
+def test_rows_come_back_from_their_columns(problem):
     cells = {name: str(value) for name, value in row_of(problem).columns().items()}
     assert row_from_columns(cells).problem == problem
 
 
-def test_a_plan_has_kind_columns_only_where_a_row_needs_them(tmp_path: Path) -> None:
+def test_a_plan_has_kind_columns_only_where_a_row_needs_them(tmp_path):
     plain = row_of(GemmProblem.of(64, 128, 128))
     write_plan([plain], tmp_path / "plain.csv")
     write_plan([plain, *map(row_of, PROBLEMS)], tmp_path / "all.csv")
@@ -71,7 +67,7 @@ def test_a_plan_has_kind_columns_only_where_a_row_needs_them(tmp_path: Path) -> 
     assert [row.problem for row in read] == [plain.problem, *(problem for problem in PROBLEMS)]
 
 
-def test_epilogues_share_their_shape_and_not_their_result() -> None:
+def test_epilogues_share_their_shape_and_not_their_result():
     plain, fused = (row_of(GemmProblem.of(64, 128, 128, epilogue=word)) for word in ("", "relu"))
     assert shape_key(plain) == shape_key(fused)
     assert problem_key(plain) != problem_key(fused)
@@ -88,7 +84,7 @@ def test_epilogues_share_their_shape_and_not_their_result() -> None:
         ("conv", "fprop n=1 c=8 h=2 w=2 k=8 r=5 s=5", "conv has an empty output"),
     ],
 )
-def test_bad_cells_are_one_sentence_with_the_line(tmp_path: Path, column: str, text: str, said: str) -> None:
+def test_bad_cells_are_one_sentence_with_the_line(tmp_path, column, text, said):
     cells = row_of(GemmProblem.of(64, 128, 128)).columns() | {column: text}
     with (tmp_path / "plan.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(cells))
@@ -102,11 +98,11 @@ def test_bad_cells_are_one_sentence_with_the_line(tmp_path: Path, column: str, t
 # --- operands and references ---------------------------------------------------------------------------
 
 
-def operands_of(problem: GemmProblem) -> Any:
+def operands_of(problem):
     return OperandPool("cpu", 1, 2**16).operands(problem, 3)
 
 
-def test_an_epilogue_is_applied_in_its_order() -> None:
+def test_an_epilogue_is_applied_in_its_order():
     problem = GemmProblem.of(8, 16, 32, "fp32", epilogue="alpha,beta,bias_n,relu,row_sum")
     operands = operands_of(problem)
     product = operands.a.double() @ operands.b.double().mT
@@ -117,7 +113,7 @@ def test_an_epilogue_is_applied_in_its_order() -> None:
     torch.testing.assert_close(sums, linear.clamp(min=0).sum(dim=1))
 
 
-def test_a_gate_merges_even_and_odd_columns() -> None:
+def test_a_gate_merges_even_and_odd_columns():
     problem = GemmProblem.of(8, 16, 32, "fp32", epilogue="gated_relu")
     operands = operands_of(problem)
     assert operands.out.shape == (8, 8)
@@ -126,7 +122,7 @@ def test_a_gate_merges_even_and_odd_columns() -> None:
     torch.testing.assert_close(out[:, 3], product[:, 6].clamp(min=0) * product[:, 7])
 
 
-def test_quantized_outputs_are_read_with_their_scales() -> None:
+def test_quantized_outputs_are_read_with_their_scales():
     problem = GemmProblem.of(4, 256, 32, epilogue="quantize_1x128")
     operands = operands_of(problem)
     operands.out.copy_(torch.full((4, 256), 2.0))
@@ -136,7 +132,7 @@ def test_quantized_outputs_are_read_with_their_scales() -> None:
     assert out[0, 128] == 6.0
 
 
-def test_each_group_has_a_matrix_of_its_own() -> None:
+def test_each_group_has_a_matrix_of_its_own():
     problem = GemmProblem.of(24, 16, 32, "bf16", groups="8,0,16")
     operands = operands_of(problem)
     assert operands.b.shape == (3, 16, 32)
@@ -146,7 +142,7 @@ def test_each_group_has_a_matrix_of_its_own() -> None:
     torch.testing.assert_close(out[8], operands.b[2].float() @ operands.a[8].float())
 
 
-def test_rows_of_masked_groups_have_room_between_them() -> None:
+def test_rows_of_masked_groups_have_room_between_them():
     operands = operands_of(MASKED)
     assert operands.a.shape == (4 * 48, 128)
     assert operands.extras["starts"].tolist() == [0, 48, 96, 144]
@@ -159,7 +155,7 @@ def test_rows_of_masked_groups_have_room_between_them() -> None:
     torch.testing.assert_close(found[20].float(), expected[20], rtol=1e-2, atol=1e-2)
 
 
-def test_matrices_of_a_batch_lie_as_their_strides_say() -> None:
+def test_matrices_of_a_batch_lie_as_their_strides_say():
     operands = operands_of(STRIDED)
     # Rows of three matrices in turn, one B for all, 8 elements between outputs of 64 x 128.
     assert operands.a.stride() == (128, 3 * 128, 1)
@@ -173,7 +169,7 @@ def test_matrices_of_a_batch_lie_as_their_strides_say() -> None:
     assert compare(operands.out, expected, 5e-3) < 5e-3
 
 
-def test_block_scales_multiply_their_blocks() -> None:
+def test_block_scales_multiply_their_blocks():
     problem = GemmProblem.of(4, 256, 256, "e4m3", block_scaling="1x128,128x128")
     operands = operands_of(problem)
     a_scale, b_scale = operands.extras["a_scale"], operands.extras["b_scale"]
@@ -189,7 +185,7 @@ def test_block_scales_multiply_their_blocks() -> None:
 @pytest.mark.parametrize(
     "window", ["h=9 w=7 k=16 r=3 s=3 stride=2 pad=1", "d=3 h=5 w=5 k=16 t=3 r=3 s=3 pad=1"]
 )
-def test_gradients_are_the_adjoints_of_the_convolution(window: str) -> None:
+def test_gradients_are_the_adjoints_of_the_convolution(window):
     """<conv(x, w), g> = <x, dgrad(g, w)> = <w, wgrad(g, x)> for all x, w, g."""
     forward, data, weight = (
         GemmProblem.of_conv(f"{kind} n=2 c=8 {window}", "fp16") for kind in ("fprop", "dgrad", "wgrad")
@@ -212,7 +208,7 @@ def test_gradients_are_the_adjoints_of_the_convolution(window: str) -> None:
     assert float((of_filters * filters.float()).sum()) == pytest.approx(product, rel=1e-3)
 
 
-def test_a_bias_left_out_is_found() -> None:
+def test_a_bias_left_out_is_found():
     problem = GemmProblem.of(64, 128, 4096, epilogue="bias_n")
     operands = OperandPool("cpu", 1, 2**21).operands(problem, 0)
     (reference,) = references(problem, operands)
@@ -249,11 +245,11 @@ def test_a_bias_left_out_is_found() -> None:
         (SimtProvider(), GemmProblem.of(64, 128, 128, "fp32", epilogue="relu"), "runs no epilogue (relu)"),
     ],
 )  # fmt: skip
-def test_what_a_library_does_not_run_is_said(provider: Any, problem: GemmProblem, said: str) -> None:
+def test_what_a_library_does_not_run_is_said(provider, problem, said):
     assert said in provider.unsupported(problem, HOPPER)
 
 
-def test_tiles_that_do_not_fit_an_epilogue_are_refused() -> None:
+def test_tiles_that_do_not_fit_an_epilogue_are_refused():
     narrow = KernelConfig(cta_m=128, cta_n=64, cta_k=64, stages=3, warps=4, kernel="triton")
     with pytest.raises(UnsupportedError, match="64 columns are not quantized by 128"):
         triton_fused.fused_kernel(GemmProblem.of(64, 256, 128, epilogue="quantize_1x128"), narrow)
@@ -263,7 +259,7 @@ def test_tiles_that_do_not_fit_an_epilogue_are_refused() -> None:
         triton_fused.fused_kernel(scaled, wide)
 
 
-def test_tiles_of_groups_are_counted_group_by_group() -> None:
+def test_tiles_of_groups_are_counted_group_by_group():
     problem = GemmProblem.of(260, 300, 128, groups="129,0,131")
     # Two tiles of 128 rows for each group with rows, three of 128 columns.
     assert triton_fused.tiles(problem, TILE) == 2 * 3 + 2 * 3
@@ -274,7 +270,7 @@ def test_tiles_of_groups_are_counted_group_by_group() -> None:
     [*PROBLEMS[:4], MASKED, STRIDED],
     ids=("gated", "quantized", "grouped", "grouped_gelu", "masked", "strided"),
 )
-def test_triton_kernels_compile_for_hopper(problem: GemmProblem) -> None:
+def test_triton_kernels_compile_for_hopper(problem):
     kernel = triton_fused.compiled(triton_fused.fused_kernel(problem, TILE), HOPPER)
     assert "wgmma" in kernel.asm["ptx"]
 
@@ -312,7 +308,7 @@ for strides in ("", "128,0,14400", "0,18440,14408"):
 
 
 @pytest.mark.slow
-def test_triton_kernels_give_right_results_in_the_interpreter() -> None:
+def test_triton_kernels_give_right_results_in_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, check=False
@@ -329,9 +325,7 @@ def test_triton_kernels_give_right_results_in_the_interpreter() -> None:
     ],
     ids=("gated_groups", "linear"),
 )
-def test_quack_compiles_epilogues_without_a_gpu(
-    problem: GemmProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quack_compiles_epilogues_without_a_gpu(problem, tmp_path, monkeypatch):
     from quack.cache import jit
 
     monkeypatch.setattr(jit._state, "CACHE_DIR", str(tmp_path))
@@ -341,7 +335,7 @@ def test_quack_compiles_epilogues_without_a_gpu(
     assert quack_fused.quack_gemm.run_gemm_plan is before
 
 
-def test_cutlass_macros_name_the_epilogue() -> None:
+def test_cutlass_macros_name_the_epilogue():
     config = KernelConfig(cta_m=128, cta_n=128, kernel="cutlass")
     plain = build.macros(GemmProblem.of(64, 128, 128), config)
     assert build.macros(GemmProblem.of(64, 128, 128, epilogue="bias_n,gelu"), config) == (
@@ -370,9 +364,7 @@ COOPERATIVE = (
     ("name", "tile", "stages", "schedule"),
     [(PINGPONG, (64, 128, 128), 4, "pingpong"), (COOPERATIVE, (128, 256, 64), 3, "cooperative")],
 )
-def test_a_grouped_kernel_of_torch_tells_its_tile(
-    name: str, tile: tuple[int, int, int], stages: int, schedule: str
-) -> None:
+def test_a_grouped_kernel_of_torch_tells_its_tile(name, tile, stages, schedule):
     cells = grouped_cells(name)
     assert (cells["cta_m"], cells["cta_n"], cells["cta_k"]) == tile
     assert (cells["cluster_m"], cells["cluster_n"]) == (2, 1)

@@ -1,10 +1,7 @@
 """The graph regime without a GPU: rotation, rows, and what the command records."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +19,7 @@ from tests.bench.test_runner import arguments, bench, table, write_sizes
 L2_BYTES = 60e6
 
 
-def test_the_rotation_holds_weights_of_four_times_l2() -> None:
+def test_the_rotation_holds_weights_of_four_times_l2():
     """A weight of 8192 x 4096 x 2 bytes is 67.1 MB: four of them are the first to exceed 240 MB."""
     rotation = rotation_of(GemmProblem.of(16, 8192, 4096, "bf16"), L2_BYTES)
     assert rotation == Rotation(weights=4, activations=4, outputs=4)
@@ -30,25 +27,25 @@ def test_the_rotation_holds_weights_of_four_times_l2() -> None:
     assert rotation.footprint_bytes(GemmProblem.of(16, 8192, 4096, "bf16")) == footprint
 
 
-def test_small_weights_are_copied_256_times_and_large_activations_less_often() -> None:
+def test_small_weights_are_copied_256_times_and_large_activations_less_often():
     """A weight of 64 KB would need 3,663 copies; activations of 67.1 MB are cold with four."""
     rotation = rotation_of(GemmProblem.of(131072, 128, 256, "bf16"), L2_BYTES)
     assert (rotation.weights, rotation.activations) == (256, 4)
     assert rotation.outputs == 8  # of 33.6 MB
 
 
-def test_huge_weights_still_take_turns() -> None:
+def test_huge_weights_still_take_turns():
     assert rotation_of(GemmProblem.of(16, 65536, 16384, "bf16"), L2_BYTES).weights == 2
 
 
-def test_a_rotation_that_is_asked_for_is_taken() -> None:
+def test_a_rotation_that_is_asked_for_is_taken():
     problem = GemmProblem.of(16, 1024, 1024, "bf16")
     assert rotation_of(problem, L2_BYTES, 3) == Rotation(weights=3, activations=3, outputs=3)
     assert rotation_of(problem, L2_BYTES, 1) == Rotation(weights=1, activations=1, outputs=1)
 
 
 @pytest.mark.parametrize("part", [(0, 1), (0, 2), (1, 2)])
-def test_copies_of_a_rotation_lie_apart(part: tuple[int, int]) -> None:
+def test_copies_of_a_rotation_lie_apart(part):
     tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
     problem = GemmProblem.of(40, 96, 256, "bf16")
     pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
@@ -68,7 +65,7 @@ def test_copies_of_a_rotation_lie_apart(part: tuple[int, int]) -> None:
     assert all(end <= following for (_, end), (following, _) in itertools.pairwise(ordered))
 
 
-def test_halves_of_the_pool_share_nothing() -> None:
+def test_halves_of_the_pool_share_nothing():
     tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
     pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
     problem, rotation = GemmProblem.of(40, 96, 256, "bf16"), Rotation(weights=4, activations=4, outputs=4)
@@ -78,7 +75,7 @@ def test_halves_of_the_pool_share_nothing() -> None:
     assert max(each.out.data_ptr() for each in first) < min(each.out.data_ptr() for each in second)
 
 
-def row(**chain: object) -> Row:
+def row(**chain):
     config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", pdl=False)
     return Row(
         kernel="quack",
@@ -101,14 +98,14 @@ def row(**chain: object) -> Row:
         {"paired": True},
     ],
 )
-def test_a_row_is_read_back_as_it_was_written(chain: dict[str, object]) -> None:
+def test_a_row_is_read_back_as_it_was_written(chain):
     cells = {name: str(value) for name, value in row(**chain).columns().items()}
     assert row_from_columns(cells) == row(**chain)
     assert cells["pdl"] == "0"
 
 
 @pytest.mark.parametrize(("kernel", "pdl"), [("quack", True), ("triton", False)])
-def test_a_librarys_own_way_of_launching_is_recorded(kernel: str, pdl: bool) -> None:
+def test_a_librarys_own_way_of_launching_is_recorded(kernel, pdl):
     config = KernelConfig(cta_m=128, cta_n=128, kernel=kernel)
     known = replace(row(), kernel=kernel, config=config)
     assert known.columns()["pdl"] == ""
@@ -116,12 +113,12 @@ def test_a_librarys_own_way_of_launching_is_recorded(kernel: str, pdl: bool) -> 
     assert found.config == replace(config, pdl=pdl)
 
 
-def test_rows_of_other_regimes_know_no_chain() -> None:
+def test_rows_of_other_regimes_know_no_chain():
     burst = Row(kernel="cublas", problem=GemmProblem.of(8, 8, 8), config=None, asked=(8, 8, 8))
     assert not {"pdl", "rotation", "partner", "settled"} & set(burst.columns())
 
 
-def test_options_multiply_rows_and_never_repeat_one() -> None:
+def test_options_multiply_rows_and_never_repeat_one():
     library = Row(
         kernel="cublas", problem=GemmProblem.of(8, 16, 32), config=None, asked=(8, 16, 32), regime="graph"
     )
@@ -135,16 +132,16 @@ def test_options_multiply_rows_and_never_repeat_one() -> None:
 
 
 @pytest.mark.parametrize("partner", ["layernorm", "12x13", "0x1x2", "1x2xthree"])
-def test_an_unknown_partner_is_refused(partner: str) -> None:
+def test_an_unknown_partner_is_refused(partner):
     with pytest.raises(InputError, match="partner"):
         Chain(partner=partner)
 
 
-def graph(sizes: Path, output: Path, *more: str) -> list[str]:
+def graph(sizes, output, *more):
     return arguments(sizes, output, "--regime", "graph", "--tiles", "128x64", "--swizzles", "8", *more)
 
 
-def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path: Path) -> None:
+def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path):
     """Weights of 256 x 256 x 2 bytes: the fake L2 of 1 MiB makes 32 copies of 128 KiB."""
     output = tmp_path / "out.csv"
     done = bench(graph(write_sizes(tmp_path / "s.csv", (256,), (64,)), output, "--pdl", "0,1"))
@@ -164,7 +161,7 @@ def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path: Path) -> None:
     assert (cells["graph_launches"], cells["partner_us"]) == ("64", "")
 
 
-def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path: Path) -> None:
+def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path):
     """The fake takes a microsecond a launch of the turn, less a half with PDL, plus a quarter settled."""
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256,), (64,))
@@ -183,7 +180,7 @@ def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path: Pat
     assert [cells["partner"] for cells in table(again)] == ["64x256x256"]
 
 
-def test_replays_in_turn_cancel_what_drifts_evenly() -> None:
+def test_replays_in_turn_cancel_what_drifts_evenly():
     """Times 10, 12, 12, 10 us and a drift of 1 us a replay: 10, 13 and 14, 13, so gains of 3 and 1.
 
     The standard error of two values 2 apart is sqrt(2) / sqrt(2) = 1.
@@ -197,7 +194,7 @@ def test_replays_in_turn_cancel_what_drifts_evenly() -> None:
     }
 
 
-def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path: Path) -> None:
+def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path):
     """The fake gains half a microsecond, and its drift of 0.1 us leaves gains of 0.6 and 0.4 us in turn.
 
     Their standard error: sqrt(4 x 0.01 / 3) / sqrt(4) = 0.0577.
@@ -220,7 +217,7 @@ def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path: Path) -> 
     assert {cells["paired"] for cells in table(again)} == {"1"}
 
 
-def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path):
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256, 65536, fakes.LAUNCH_FAILS), (64,))
     done = bench(graph(sizes, output))
@@ -244,17 +241,13 @@ def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path: P
         ["--pdl", "0"],
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, words):
     given = arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", "--dry-run", *words)
     assert benchmark_main(given) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_words_are_refused_before_a_gpu_is_looked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_are_refused_before_a_gpu_is_looked_for(tmp_path, capsys):
     words = ["--regime", "graph", "--partner", "softmax", "--device", "no.such:Device"]
     assert (
         benchmark_main(arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", *words)) == 2
@@ -264,7 +257,7 @@ def test_words_are_refused_before_a_gpu_is_looked_for(
     assert capsys.readouterr().err.strip() == f"benchmark_gemm.py: {expected}"
 
 
-def test_the_norm_between_gemms_compiles_for_hopper() -> None:
+def test_the_norm_between_gemms_compiles_for_hopper():
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
 

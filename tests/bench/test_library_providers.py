@@ -1,10 +1,7 @@
 """What of the further libraries' providers can be seen without a GPU."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +17,7 @@ BF16 = GemmProblem.of(256, 512, 1024, "bf16")
 FP8 = GemmProblem.of(256, 512, 1024, "fp8")
 
 
-def test_a_library_choice_survives_its_table() -> None:
+def test_a_library_choice_survives_its_table():
     row = Row(kernel="cublaslt", problem=BF16, config=LibraryChoice(rank=0), asked=(256, 512, 1024))
     assert row.columns()["heuristic_rank"] == 0
     assert row_from_columns(row.columns()) == row
@@ -29,20 +26,20 @@ def test_a_library_choice_survives_its_table() -> None:
     assert row_from_columns(measured) == row
 
 
-def test_scheduler_and_warps_survive_their_table() -> None:
+def test_scheduler_and_warps_survive_their_table():
     config = KernelConfig(cta_m=128, cta_n=64, kernel="cutlass", scheduler="split_k", split_k=4, warps=12)
     row = Row(kernel="cutlass", problem=BF16, config=config, asked=(256, 512, 1024))
     assert row_from_columns({name: str(value) for name, value in row.columns().items()}) == row
 
 
-def test_a_rank_below_zero_and_an_unknown_scheduler_are_refused() -> None:
+def test_a_rank_below_zero_and_an_unknown_scheduler_are_refused():
     with pytest.raises(InputError, match="heuristic_rank is -1"):
         LibraryChoice(rank=-1)
     with pytest.raises(InputError, match="scheduler is 'dynamic'"):
         KernelConfig(cta_m=128, cta_n=64, scheduler="dynamic")
 
 
-def test_cutlass_macros_name_the_kernel() -> None:
+def test_cutlass_macros_name_the_kernel():
     plain = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, kernel="cutlass")
     assert build.macros(BF16, plain) == (
         "-DGEMM_IN_TYPE=cutlass::bfloat16_t",
@@ -66,7 +63,7 @@ def test_cutlass_macros_name_the_kernel() -> None:
 
 
 @pytest.fixture
-def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def toolkit(tmp_path, monkeypatch):
     """A compiler and headers that only look like ones; the compiler counts its calls and refuses CTA_N=8."""
     include = tmp_path / "site" / "cutlass_library" / "source" / "include" / "cutlass"
     include.mkdir(parents=True)
@@ -88,7 +85,7 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_cutlass_kernel_is_compiled_once(toolkit: Path) -> None:
+def test_a_cutlass_kernel_is_compiled_once(toolkit):
     config = KernelConfig(cta_m=128, cta_n=256, kernel="cutlass")
     first = build.build(BF16, config)
     assert first.parent == toolkit / "cache" / "cutlass"
@@ -98,19 +95,19 @@ def test_a_cutlass_kernel_is_compiled_once(toolkit: Path) -> None:
     assert (toolkit / "calls").read_text().count("call") == 2
 
 
-def test_what_nvcc_says_is_said(toolkit: Path) -> None:
+def test_what_nvcc_says_is_said(toolkit):
     with pytest.raises(CompileError, match=r"nvcc: kernel\.cu\(7\): error: no such tile"):
         build.build(BF16, KernelConfig(cta_m=128, cta_n=8, kernel="cutlass"))
     assert not list((toolkit / "cache" / "cutlass").glob("*.so"))
 
 
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingExtraError, match="nvcc"):
         build.compiler()
 
 
-def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warps() -> None:
+def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warps():
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     from gemm_model.bench.triton import TritonProvider, _compiled
@@ -132,7 +129,7 @@ def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warp
         assert str(error)
 
 
-def test_triton_offers_what_fits_into_shared_memory() -> None:
+def test_triton_offers_what_fits_into_shared_memory():
     pytest.importorskip("triton")
     pytest.importorskip("torch")
     from gemm_model.bench.triton import TritonProvider

@@ -1,14 +1,10 @@
 """The script that runs several plans: order, resume, limits, and the archive that is always there."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import tarfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_on_gpu.py"
 
 
 @pytest.fixture
-def script() -> ModuleType:
+def script():
     spec = importlib.util.spec_from_file_location("measure_on_gpu", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -26,7 +22,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_command_measures_the_plan_and_goes_on_with_a_table(script: ModuleType, tmp_path: Path) -> None:
+def test_the_command_measures_the_plan_and_goes_on_with_a_table(script, tmp_path):
     plan = tmp_path / "cutlass.csv"
     plan.touch()
     job = script.parse_job(f"{plan}:counters")
@@ -42,15 +38,13 @@ def test_the_command_measures_the_plan_and_goes_on_with_a_table(script: ModuleTy
     assert script.split_words(["a", "--x", "--", "b", "c"]) == (["a", "--x"], ["b", "c"])
 
 
-def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(script, tmp_path, monkeypatch, capsys):
     programs = {
         "fails": "print('no package'); raise SystemExit(3)",
         "works": "from pathlib import Path; Path(__import__('sys').argv[1]).write_text('rows')",
     }
 
-    def command(job: object, table: Path, _budget: float, _words: Sequence[str]) -> list[str]:
+    def command(job, table, _budget, _words):
         return [sys.executable, "-c", programs[table.stem], str(table)]
 
     monkeypatch.setattr(script, "command_of", command)
@@ -69,7 +63,7 @@ def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(
         assert sorted(archive.getnames()) == ["fails.log", "works.csv", "works.log"]
 
 
-def test_without_time_nothing_is_begun(script: ModuleType, tmp_path: Path) -> None:
+def test_without_time_nothing_is_begun(script, tmp_path):
     plan = tmp_path / "good.csv"
     plan.touch()
     said = script.run_job(script.parse_job(str(plan)), tmp_path, time.monotonic() + 5, [])
@@ -77,7 +71,7 @@ def test_without_time_nothing_is_begun(script: ModuleType, tmp_path: Path) -> No
     assert not (tmp_path / "good.log").exists()
 
 
-def test_a_missing_plan_and_an_unknown_regime_are_named(script: ModuleType, tmp_path: Path) -> None:
+def test_a_missing_plan_and_an_unknown_regime_are_named(script, tmp_path):
     with pytest.raises(SystemExit, match="none.csv: no such plan"):
         script.parse_job(str(tmp_path / "none.csv"))
     (tmp_path / "good.csv").touch()

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,7 +10,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "pack_wheels.py"
 
 
 @pytest.fixture
-def pack_wheels() -> ModuleType:
+def pack_wheels():
     spec = importlib.util.spec_from_file_location("pack_wheels", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -22,7 +19,7 @@ def pack_wheels() -> ModuleType:
     return module
 
 
-def small_wheel(folder: Path) -> Path:
+def small_wheel(folder):
     """A wheel called gemm-model that holds one module and no dependencies."""
     path = folder / "gemm_model-9.9-py3-none-any.whl"
     info = "gemm_model-9.9.dist-info"
@@ -38,13 +35,13 @@ def small_wheel(folder: Path) -> Path:
     return path
 
 
-def install(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
+def install(folder, target):
     command = [sys.executable, str(folder / "install.py"), "--target", str(target)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.slow
-def test_parts_are_joined_and_installed(tmp_path: Path, pack_wheels: ModuleType) -> None:
+def test_parts_are_joined_and_installed(tmp_path, pack_wheels):
     wheel = small_wheel(tmp_path)
     parts = pack_wheels.split_into_parts([wheel], tmp_path / "packed", 4000)
     assert len(parts) > 1
@@ -54,7 +51,7 @@ def test_parts_are_joined_and_installed(tmp_path: Path, pack_wheels: ModuleType)
     assert "ANSWER = 42" in (tmp_path / "site" / "packed_module.py").read_text()
 
 
-def test_missing_and_damaged_parts_are_named(tmp_path: Path, pack_wheels: ModuleType) -> None:
+def test_missing_and_damaged_parts_are_named(tmp_path, pack_wheels):
     parts = pack_wheels.split_into_parts([small_wheel(tmp_path)], tmp_path / "packed", 4000)
     parts[0].write_bytes(b"x")
     damaged = install(tmp_path / "packed", tmp_path / "site")

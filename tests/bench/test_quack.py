@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import math
 import struct
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,28 +40,26 @@ class StaticLayouts:
     arch = cute.arch
 
     @staticmethod
-    def size(value: object, mode: list[int] | None = None) -> int:
+    def size(value, mode=None):
         if mode is not None:
             assert isinstance(value, tuple)
             value = value[mode[0]]
         return math.prod(value) if isinstance(value, tuple) else int(value)  # type: ignore[call-overload, no-any-return]
 
     @staticmethod
-    def shape(value: object) -> object:
+    def shape(value):
         return value
 
     @staticmethod
-    def slice_(value: tuple[int, ...], coordinate: tuple[int | None, ...]) -> tuple[int, ...]:
+    def slice_(value, coordinate):
         return tuple(extent for extent, at in zip(value, coordinate, strict=True) if at is None)
 
 
-def no_epilogue_operands(*_: object) -> SimpleNamespace:
+def no_epilogue_operands(*_):
     return SimpleNamespace(unstaged=0, d_stage=0, c_stage=0)
 
 
-def quack_figures(
-    cta_m: int, cta_n: int, schedule: str, in_dtype: str, out_dtype: str
-) -> tuple[int, ...] | None:
+def quack_figures(cta_m, cta_n, schedule, in_dtype, out_dtype):
     """QuACK's own class on a tile, or None: stages, elements of a store, warpgroups, columns, registers."""
     a_type, d_type = CUTLASS_TYPES[in_dtype], CUTLASS_TYPES[out_dtype]
     try:
@@ -94,9 +89,7 @@ def quack_figures(
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("in_dtype", ["bf16", "fp16", "e4m3"])
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32", "e4m3"])
-def test_the_family_says_what_quack_says_of_every_tile(
-    monkeypatch: pytest.MonkeyPatch, schedule: str, in_dtype: str, out_dtype: str
-) -> None:
+def test_the_family_says_what_quack_says_of_every_tile(monkeypatch, schedule, in_dtype, out_dtype):
     monkeypatch.setattr(quack_sm90, "cute", StaticLayouts)
     monkeypatch.setattr(quack.GemmDefaultSm90, "epi_smem_bytes", no_epilogue_operands)
     tiles = list(product(range(64, 449, 32), range(16, 545, 16)))
@@ -118,7 +111,7 @@ def test_the_family_says_what_quack_says_of_every_tile(
     assert 20 < np.count_nonzero(offered) < len(tiles)
 
 
-def test_partial_sums_of_a_split_kernel_lie_where_they_are_put() -> None:
+def test_partial_sums_of_a_split_kernel_lie_where_they_are_put():
     scratch = torch.full((4096,), 7, dtype=torch.uint8)
     counters, sums = torch.ones(1, 3, 5, dtype=torch.int32), torch.ones(1, 3, 5, 8, dtype=torch.float32)
     placed_counters, placed_sums = placed_in(scratch, (counters, sums))
@@ -131,7 +124,7 @@ def test_partial_sums_of_a_split_kernel_lie_where_they_are_put() -> None:
     assert placed_in(scratch[:700], (counters, sums))[1] is sums
 
 
-def test_configs_are_distinct_and_runnable() -> None:
+def test_configs_are_distinct_and_runnable():
     provider = quack.QuackProvider()
     for dtype in ("bf16", "fp8"):
         problem = GemmProblem.of(4096, 4096, 4096, dtype)
@@ -147,7 +140,7 @@ def test_configs_are_distinct_and_runnable() -> None:
         assert (tiles[256, 128, "cooperative"].stages if dtype == "bf16" else 4) == 4
 
 
-def test_configs_of_blackwell_are_those_of_its_family() -> None:
+def test_configs_of_blackwell_are_those_of_its_family():
     provider, problem = quack.QuackProvider(), GemmProblem.of(4096, 4096, 4096)
     pairs = [config for config in provider.configs(problem, (10, 0)) if config and config.schedule == "2cta"]
     assert pairs
@@ -156,7 +149,7 @@ def test_configs_of_blackwell_are_those_of_its_family() -> None:
     assert {(config.cluster_m, config.cluster_n) for config in geforce if config} == {(1, 1)}
 
 
-def test_swizzles_share_a_kernel_and_tiles_do_not() -> None:
+def test_swizzles_share_a_kernel_and_tiles_do_not():
     provider = quack.QuackProvider()
     problem = GemmProblem.of(4096, 4096, 4096)
     other_size = GemmProblem.of(128, 256, 512)
@@ -175,13 +168,13 @@ def test_swizzles_share_a_kernel_and_tiles_do_not() -> None:
         ("mxfp6", (10, 0), "block-scaled"),
     ],
 )
-def test_what_cannot_run_is_said(dtype: str, capability: tuple[int, int], reason: str) -> None:
+def test_what_cannot_run_is_said(dtype, capability, reason):
     assert reason in quack.QuackProvider().unsupported(
         GemmProblem.of(128, 128, 128, dtype, "bf16"), capability
     )
 
 
-def architectures(object_file: bytes) -> set[int]:
+def architectures(object_file):
     """The SM numbers in the flags of the CUDA binary (ELF machine 190) that an object file holds."""
     start = object_file.index(b"\x7fELF", 4)
     assert struct.unpack_from("<H", object_file, start + 18) == (190,)
@@ -201,14 +194,7 @@ def architectures(object_file: bytes) -> set[int]:
         ((12, 0), "bf16", "pingpong", False),
     ],
 )
-def test_kernels_compile_without_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capability: tuple[int, int],
-    dtype: str,
-    schedule: str,
-    fast: bool,
-) -> None:
+def test_kernels_compile_without_a_gpu(monkeypatch, tmp_path, capability, dtype, schedule, fast):
     monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
         monkeypatch.setenv(variable, "")
@@ -220,7 +206,7 @@ def test_kernels_compile_without_a_gpu(
     assert capability[0] * 10 + capability[1] in architectures(compiled.read_bytes())
 
 
-def machine_code(object_file: bytes) -> bytes:
+def machine_code(object_file):
     """The text of the kernel in the CUDA binary that an object file holds."""
     binary = object_file[object_file.index(b"\x7fELF", 4) :]
     (table,) = struct.unpack_from("<Q", binary, 40)
@@ -233,9 +219,7 @@ def machine_code(object_file: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("pdl", [None, False])
-def test_a_kernel_waits_for_the_one_before_it_where_pdl_is_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pdl: bool | None
-) -> None:
+def test_a_kernel_waits_for_the_one_before_it_where_pdl_is_on(monkeypatch, tmp_path, pdl):
     """SASS: opcode 0x82e (ACQBULK) waits for the previous grid, 0x82d (PREEXIT) lets the next one start."""
     monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):
@@ -248,7 +232,7 @@ def test_a_kernel_waits_for_the_one_before_it_where_pdl_is_on(
     assert ({0x82D, 0x82E} <= opcodes) == (pdl is not False)
 
 
-def test_what_the_compiler_refuses_is_a_compile_error() -> None:
+def test_what_the_compiler_refuses_is_a_compile_error():
     config = KernelConfig(cta_m=96, cta_n=128)
     with pytest.raises(CompileError, match="CTA tile shape M"):
         quack.QuackProvider().compile(GemmProblem.of(256, 256, 512), config, (9, 0))

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -31,7 +28,7 @@ SIZES = st.integers(min_value=1, max_value=20000)
 DTYPES = st.sampled_from(["bf16", "fp16", "fp8", "e5m2", "fp32", "mxfp8", "nvfp4"])
 
 
-def texts(row: Row) -> dict[str, str]:
+def texts(row):
     """The row's cells as a CSV file gives them back."""
     return {name: str(row.columns().get(name, "")) for name in COLUMNS}
 
@@ -47,9 +44,7 @@ def texts(row: Row) -> dict[str, str]:
     fast=st.booleans(),
     stages=st.integers(0, 9),
 )
-def test_a_row_comes_back_from_its_columns(
-    m: int, n: int, k: int, dtype: str, schedule: str, swizzle: int, split_k: int, fast: bool, stages: int
-) -> None:
+def test_a_row_comes_back_from_its_columns(m, n, k, dtype, schedule, swizzle, split_k, fast, stages):
     config = KernelConfig(
         cta_m=128,
         cta_n=192,
@@ -65,7 +60,7 @@ def test_a_row_comes_back_from_its_columns(
     assert row_from_columns(texts(row)) == row
 
 
-def test_a_row_without_a_tile_comes_back_too() -> None:
+def test_a_row_without_a_tile_comes_back_too():
     row = Row(
         kernel="cublas",
         problem=GemmProblem.of(64, 64, 64),
@@ -77,9 +72,7 @@ def test_a_row_without_a_tile_comes_back_too() -> None:
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, dtype=DTYPES)
-def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(
-    m: int, n: int, k: int, dtype: str
-) -> None:
+def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(m, n, k, dtype):
     asked = GemmProblem.of(m, n, k, dtype)
     fitting = padded(asked)
     assert fitting.m == m
@@ -89,19 +82,19 @@ def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(
     assert 0 <= fitting.k - k < 32
 
 
-def test_median_minimum_and_percentile() -> None:
+def test_median_minimum_and_percentile():
     columns = Timing(samples_us=(4.0, 1.0, 3.0, 2.0), count=4, state={"power_w": 5}).columns()
     assert columns == {"runtime_us": 2.5, "min_us": 1.0, "p90_us": 3.7, "count": 4, "power_w": 5}
     assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
 
 
-def sample_rows() -> list[Row]:
+def sample_rows():
     problems = [GemmProblem.of(m, n, 512) for m in (16, 128, 4096) for n in (256, 4096)]
     return rows_of_problems(problems, FakeProvider(), (9, 0), ConfigFilter(), regime="burst", l2="cold")
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
-def test_shards_split_the_sweep_and_keep_shapes_together(count: int) -> None:
+def test_shards_split_the_sweep_and_keep_shapes_together(count):
     rows = sample_rows()
     shards = [arranged(rows, seed=1, shard=(index, count)) for index in range(count)]
     assert sorted(map(id, rows)) == sorted(id(row) for shard in shards for row in shard)
@@ -110,14 +103,14 @@ def test_shards_split_the_sweep_and_keep_shapes_together(count: int) -> None:
     assert all(shards)
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
+def test_the_order_depends_on_the_seed_alone():
     rows = sample_rows()
     assert arranged(rows, seed=1) == arranged(rows, seed=1)
     assert arranged(rows, seed=1) != arranged(rows, seed=2)
     assert sorted(map(id, arranged(rows, seed=2))) == sorted(map(id, rows))
 
 
-def test_rows_in_order_stay_as_they_come() -> None:
+def test_rows_in_order_stay_as_they_come():
     rows = sample_rows()
     assert list(map(id, arranged(rows, seed=1, in_order=True))) == list(map(id, rows))
     places = [rows.index(row) for row in arranged(rows, seed=1, sample=4, in_order=True)]
@@ -125,7 +118,7 @@ def test_rows_in_order_stay_as_they_come() -> None:
     assert places == sorted(places)
 
 
-def test_sampling_shapes_takes_all_their_rows() -> None:
+def test_sampling_shapes_takes_all_their_rows():
     rows = sample_rows()
     chosen = arranged(rows, seed=3, sample_shapes=2)
     keys = {shape_key(row) for row in chosen}
@@ -134,7 +127,7 @@ def test_sampling_shapes_takes_all_their_rows() -> None:
     assert len(arranged(rows, seed=3, sample=5)) == 5
 
 
-def test_the_filter_selects_and_multiplies() -> None:
+def test_the_filter_selects_and_multiplies():
     problem = GemmProblem.of(128, 128, 128)
     configs = FakeProvider().configs(problem, (9, 0))
     assert len(ConfigFilter().apply(configs)) == 4
@@ -143,7 +136,7 @@ def test_the_filter_selects_and_multiplies() -> None:
     assert ConfigFilter(schedules=("pingpong",)).apply(configs) == []
 
 
-def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_its_choice() -> None:
+def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_its_choice():
     problems = [GemmProblem.of(64, 64, 64, "fp32"), GemmProblem.of(64, 64, 64)]
     listed = [KernelConfig(cta_m=256, cta_n=32)]
     rows = rows_of_problems(
@@ -152,7 +145,7 @@ def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_
     assert [(row.problem.a_dtype.name, row.config) for row in rows] == [("bf16", listed[0])]
 
 
-def test_longer_kernels_take_longer_rows() -> None:
+def test_longer_kernels_take_longer_rows():
     small, large = (
         Row(kernel="x", problem=GemmProblem.of(n, n, n), config=None, asked=(n, n, n)) for n in (256, 16384)
     )
@@ -162,7 +155,7 @@ def test_longer_kernels_take_longer_rows() -> None:
     assert estimated_row_ms(sustained, settings) > settings.settle_ms + settings.sustained_ms
 
 
-def test_tables_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_tables_are_read_or_refused_in_one_sentence(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n\nquack,bf16,bf16,64,64,64,128,64\n" * 1)
     rows = rows_of_table(path, regime="burst", l2="cold")
@@ -189,14 +182,14 @@ def test_whole_numbers_with_a_decimal_point_are_read_and_others_named(tmp_path):
     assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")
 
 
-def test_a_tile_of_one_extent_is_refused(tmp_path: Path) -> None:
+def test_a_tile_of_one_extent_is_refused(tmp_path):
     path = tmp_path / "configs.csv"
     path.write_text("cta_m,cta_n\n128,64\n128,\n")
     with pytest.raises(InputError, match="line 3: column cta_n is empty; expected a tile of cta_m x cta_n"):
         configs_of_table(path, "quack")
 
 
-def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none() -> None:
+def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none():
     provider = load_provider("simt")
     problem = GemmProblem.of(512, 512, 512, "fp32")
     own = provider.configs(problem, (9, 0))[0]
@@ -211,7 +204,7 @@ def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none() ->
     assert len(set(keys)) == 4 - 1
 
 
-def test_one_table_has_one_writer(tmp_path: Path) -> None:
+def test_one_table_has_one_writer(tmp_path):
     log = RowLog.create(tmp_path / "t.csv", ("m",))
     log.append({"m": 64})
     with pytest.raises(InputError, match="another run is writing into"):
@@ -220,7 +213,7 @@ def test_one_table_has_one_writer(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").read_text() == "m\n64\n"
 
 
-def test_a_new_table_has_the_umask_s_permissions(tmp_path: Path) -> None:
+def test_a_new_table_has_the_umask_s_permissions(tmp_path):
     before = os.umask(0o002)
     try:
         RowLog.create(tmp_path / "t.csv", ("m",)).close()
@@ -229,7 +222,7 @@ def test_a_new_table_has_the_umask_s_permissions(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").stat().st_mode & 0o777 == 0o664
 
 
-def test_an_unknown_provider_is_refused() -> None:
+def test_an_unknown_provider_is_refused():
     with pytest.raises(InputError, match="quack"):
         load_provider("cutless")
     assert load_provider("tests.bench.fakes:FakeProvider").name == FakeProvider.name

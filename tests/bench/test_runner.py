@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import itertools
 import json
@@ -21,13 +19,13 @@ ROOT = Path(__file__).parents[2]
 GOOD = (256, 512)
 
 
-def write_sizes(path: Path, n_values: tuple[int, ...], m_values: tuple[int, ...] = (64, 128)) -> Path:
+def write_sizes(path, n_values, m_values=(64, 128)):
     lines = ["m,n,k", *(f"{m},{n},256" for m in m_values for n in n_values)]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def arguments(sizes: Path, output: Path, *more: str) -> list[str]:
+def arguments(sizes, output, *more):
     fixed = ["--device", "tests.bench.fakes:FakeDevice", "--kernels", fakes.FakeProvider.name]
     fixed += ["--swizzles", "1,8", "--jobs", "2"]
     return ["--input", str(sizes), "--output", str(output), *fixed, *more]
@@ -45,16 +43,16 @@ sys.exit(benchmark_main(sys.argv[2:]))
 """
 
 
-def command(words: list[str], row_limit_s: float = 30.0) -> list[str]:
+def command(words, row_limit_s=30.0):
     return [sys.executable, "-c", SCRIPT, str(row_limit_s), *words]
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**more):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     return {**os.environ, "PYTHONPATH": paths, **more}
 
 
-def bench(words: list[str], row_limit_s: float = 30.0, **more: str) -> subprocess.CompletedProcess[str]:
+def bench(words, row_limit_s=30.0, **more):
     return subprocess.run(
         command(words, row_limit_s),
         env=environment(**more),
@@ -65,16 +63,16 @@ def bench(words: list[str], row_limit_s: float = 30.0, **more: str) -> subproces
     )
 
 
-def table(path: Path) -> list[dict[str, str]]:
+def table(path):
     with path.open() as file:
         return list(csv.DictReader(file))
 
 
-def key(row: dict[str, str]) -> tuple[str, ...]:
+def key(row):
     return tuple(row[name] for name in ("m", "n", "cta_n", "swizzle"))
 
 
-def test_each_row_is_timed_once_and_names_its_card(tmp_path: Path) -> None:
+def test_each_row_is_timed_once_and_names_its_card(tmp_path):
     output = tmp_path / "out.csv"
     done = bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
     assert done.returncode == 0, done.stderr
@@ -98,7 +96,7 @@ def test_each_row_is_timed_once_and_names_its_card(tmp_path: Path) -> None:
     assert "torch" in described["packages"] or "python" in described["packages"]
 
 
-def test_shapes_are_mixed_in_the_order(tmp_path: Path) -> None:
+def test_shapes_are_mixed_in_the_order(tmp_path):
     output = tmp_path / "out.csv"
     bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
     sizes = [(row["m"], row["n"]) for row in table(output)]
@@ -106,7 +104,7 @@ def test_shapes_are_mixed_in_the_order(tmp_path: Path) -> None:
     assert changes > 3, "rows are run shape by shape"
 
 
-def test_every_failure_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_every_failure_is_a_row_and_the_run_goes_on(tmp_path):
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256, *fakes.DISPOSITIONS), (64,))
     done = bench(arguments(sizes, output, "--swizzles", "8", "--tiles", "128x64"), row_limit_s=1.5)
@@ -119,7 +117,7 @@ def test_every_failure_is_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
         assert (row["detail"] != "") == (row["disposition"] != "ok")
 
 
-def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_output_is_left_alone(tmp_path):
     output = tmp_path / "out.csv"
     output.write_text("mine\n")
     done = bench(arguments(write_sizes(tmp_path / "s.csv", GOOD), output))
@@ -130,7 +128,7 @@ def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
+def test_kill_9_loses_at_most_the_row_in_flight(tmp_path):
     output, launches = tmp_path / "out.csv", tmp_path / "launches"
     sizes = write_sizes(tmp_path / "s.csv", (*GOOD, 768), (64, 128, 192))
     words = arguments(sizes, output)
@@ -155,7 +153,7 @@ def test_kill_9_loses_at_most_the_row_in_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resume_refuses_another_card_or_sweep(tmp_path: Path) -> None:
+def test_resume_refuses_another_card_or_sweep(tmp_path):
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
     assert bench(arguments(sizes, output, "--time-budget", "0")).returncode == 4
@@ -172,7 +170,7 @@ def test_resume_refuses_another_card_or_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path):
     output = tmp_path / "out.csv"
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), output)
     limited = ["bash", "-c", 'ulimit -f 3; trap "" XFSZ; exec "$@"', "bash", *command(words)]
@@ -190,7 +188,7 @@ def test_a_full_disk_ends_the_run_and_keeps_whole_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shards_are_disjoint_and_complete(tmp_path: Path) -> None:
+def test_shards_are_disjoint_and_complete(tmp_path):
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
     seen = []
     for index in range(3):
@@ -200,7 +198,7 @@ def test_shards_are_disjoint_and_complete(tmp_path: Path) -> None:
     assert len(seen) == len(set(seen)) == 16
 
 
-def test_rows_of_a_table_are_measured_again(tmp_path: Path) -> None:
+def test_rows_of_a_table_are_measured_again(tmp_path):
     first, second = tmp_path / "1.csv", tmp_path / "2.csv"
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), first)
     assert bench(words).returncode == 0
@@ -213,7 +211,7 @@ def test_rows_of_a_table_are_measured_again(tmp_path: Path) -> None:
     assert all(before[key(row)] == row["runtime_us"] for row in rows)
 
 
-def test_a_drifting_sentinel_is_said(tmp_path: Path) -> None:
+def test_a_drifting_sentinel_is_said(tmp_path):
     output = tmp_path / "out.csv"
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), output)
     done = bench(words, FAKE_DRIFT="0.5", FAKE_ROW_SECONDS="0.02")
@@ -222,7 +220,7 @@ def test_a_drifting_sentinel_is_said(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["sentinel_drift"] > 0.01
 
 
-def test_sustained_rows_are_warm(tmp_path: Path) -> None:
+def test_sustained_rows_are_warm(tmp_path):
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
     assert bench(arguments(sizes, output, "--regime", "sustained")).returncode == 0
@@ -233,14 +231,14 @@ def test_sustained_rows_are_warm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("regime", ["counters", "kernel-only"])
-def test_counters_are_cold(tmp_path: Path, capsys: pytest.CaptureFixture[str], regime: str) -> None:
+def test_counters_are_cold(tmp_path, capsys, regime):
     sizes = write_sizes(tmp_path / "s.csv", GOOD)
     words = arguments(sizes, tmp_path / "a.csv", "--regime", regime, "--l2", "warm", "--dry-run")
     assert benchmark_main(words) == 2
     assert "the profiler flushes caches" in capsys.readouterr().err
 
 
-def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_needs_no_device(tmp_path, capsys):
     words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
     assert benchmark_main([*words, "--device", "no.such:Device"]) == 0
     printed = capsys.readouterr().out
@@ -248,7 +246,7 @@ def test_dry_run_needs_no_device(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path) -> None:
+def test_without_a_gpu_the_exit_code_is_3(tmp_path):
     torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -274,15 +272,13 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path: Path) -> None:
         ["--rows", "also.csv"],
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, words):
     given = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run", *words)
     assert benchmark_main(given) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_timing_is_configured_as_the_settings_default() -> None:
+def test_timing_is_configured_as_the_settings_default():
     assert timing_settings(load_config()["timing"]) == TimingSettings()
     assert timing_settings(load_config(["timing.repeats=5"])["timing"]).repeats == 5
 
@@ -290,7 +286,7 @@ def test_timing_is_configured_as_the_settings_default() -> None:
 @pytest.mark.parametrize(
     "override", ["timing.repeats=0", "timing.spin_ms=fast", "timing.repeets=3", "gpu.sm_cout=3"]
 )
-def test_a_bad_override_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str) -> None:
+def test_a_bad_override_is_refused(tmp_path, capsys, override):
     given = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run", override)
     assert benchmark_main(given) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

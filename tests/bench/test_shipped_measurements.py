@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from benchmarks.measured import campaigns, path_of, rows_of
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.rows import COLUMNS, TABLE_COLUMNS, row_from_columns
 from gemm_model.bench.sweep import row_key, shape_key
-from gemm_model.core.problem import GemmProblem
 
 TESTLISTS = Path(__file__).parents[2] / "testlists"
 UNSEEN = {"unseen": 61, "unseen_second": 60}
@@ -26,24 +22,24 @@ TABLES = (
 TYPES = {name: {"bf16", "e4m3"} for name in (*UNSEEN, LAYERS)}
 
 
-def table(name: str, gpu: str = "h200") -> pd.DataFrame:
+def table(name, gpu="h200"):
     return rows_of(name, gpu).drop(columns=["campaign", "role"], errors="ignore")
 
 
-def cards_of(name: str, gpu: str = "h200") -> set[str]:
+def cards_of(name, gpu="h200"):
     """The cards that the environments beside a campaign's table name."""
     path = path_of(name, gpu)
     entries = json.loads(path.with_name(path.name.replace(".csv.gz", ".json")).read_text())
     return {entry["gpu_uuid"] for entry in entries if entry.get("campaign", name) == name}
 
 
-def columns_of(rows: pd.DataFrame, expected: Sequence[str]) -> tuple[str, ...]:
+def columns_of(rows, expected):
     """The columns expected, less those that a campaign left empty or that tables of its time lack."""
     return tuple(column for column in expected if column in rows)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
+def test_rows_are_whole_unique_and_name_their_card(name):
     rows = table(name)
     expected = TABLE_COLUMNS["counters"] if name == "counters" else COLUMNS
     assert columns_of(rows, expected) == tuple(rows.columns)
@@ -57,7 +53,7 @@ def test_rows_are_whole_unique_and_name_their_card(name: str) -> None:
     assert set(rows["in_dtype"]) - {"e5m2"} == TYPES.get(name, {"bf16", "fp16", "e4m3"})
 
 
-def test_only_the_variants_table_holds_variants() -> None:
+def test_only_the_variants_table_holds_variants():
     for name in TABLES:
         rows = table(name).reindex(columns=COLUMNS, fill_value="")
         plain = rows["split_k"].isin(["", "1"]) & (rows["fast_accum"] != "1") & (rows["in_dtype"] != "e5m2")
@@ -65,7 +61,7 @@ def test_only_the_variants_table_holds_variants() -> None:
         assert set(rows["l2"]) == {"sustained": {"warm"}, "warm": {"cold", "warm"}}.get(name, {"cold"})
 
 
-def test_a_variant_has_its_plain_row_on_the_same_card() -> None:
+def test_a_variant_has_its_plain_row_on_the_same_card():
     rows = table("variants").query("kernel == 'quack'")
     sizes = ["m", "n", "k", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "gpu_uuid"]
     plain = rows[(rows["split_k"] == "1") & (rows["fast_accum"] == "0")]
@@ -79,7 +75,7 @@ def test_a_variant_has_its_plain_row_on_the_same_card() -> None:
     assert set(map(tuple, split[types].to_numpy())) <= set(map(tuple, plain[types].to_numpy()))
 
 
-def test_warm_rows_have_cold_partners_and_small_problems_gain() -> None:
+def test_warm_rows_have_cold_partners_and_small_problems_gain():
     rows = table("warm").astype({"runtime_us": float})
     keys = ["kernel", "in_dtype", "m", "n", "k", "cta_m", "cta_n", "schedule", "cluster_m", "gpu_uuid"]
     cold, warm = (rows[rows["l2"] == state] for state in ("cold", "warm"))
@@ -89,7 +85,7 @@ def test_warm_rows_have_cold_partners_and_small_problems_gain() -> None:
     assert 0.85 < (short["runtime_us_warm"] / short["runtime_us"]).median() < 0.97
 
 
-def test_short_kernels_of_two_hosts_differ_by_what_an_empty_kernel_reads() -> None:
+def test_short_kernels_of_two_hosts_differ_by_what_an_empty_kernel_reads():
     """Rows of up to 10 us of other hosts against the same rows of `burst`, less both readings: 0.15 us."""
     keys = ["kernel", "in_dtype", "m", "n", "k", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule"]
     keys += ["swizzle", "l2"]
@@ -107,7 +103,7 @@ def test_short_kernels_of_two_hosts_differ_by_what_an_empty_kernel_reads() -> No
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_no_other_table_has_the_unseen_shapes_and_burst_has_half_of_their_configurations(name: str) -> None:
+def test_no_other_table_has_the_unseen_shapes_and_burst_has_half_of_their_configurations(name):
     sizes = ["m", "n", "k"]
     config = ["in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"]
     unseen, burst = table(name), table("burst")
@@ -122,7 +118,7 @@ def test_no_other_table_has_the_unseen_shapes_and_burst_has_half_of_their_config
 
 
 @pytest.mark.parametrize(("name", "shapes", "configs"), [("wide", 2400, 18), (LAYERS, 44, 60)])
-def test_wide_and_layers_have_shapes_that_no_other_table_has(name: str, shapes: int, configs: int) -> None:
+def test_wide_and_layers_have_shapes_that_no_other_table_has(name, shapes, configs):
     sizes = ["m", "n", "k"]
     rows = table(name)
     own = set(map(tuple, rows[sizes].astype(int).to_numpy().tolist()))
@@ -133,7 +129,7 @@ def test_wide_and_layers_have_shapes_that_no_other_table_has(name: str, shapes: 
         assert own.isdisjoint(map(tuple, other[sizes].astype(float).astype(int).to_numpy().tolist()))
 
 
-def test_every_burst_row_comes_back_as_a_row_of_its_own() -> None:
+def test_every_burst_row_comes_back_as_a_row_of_its_own():
     rows = table("burst").sample(500, random_state=1)
     keys = {
         row_key(row_from_columns({str(k): v for k, v in cells.items()})) for cells in rows.to_dict("records")
@@ -141,7 +137,7 @@ def test_every_burst_row_comes_back_as_a_row_of_its_own() -> None:
     assert len(keys) == len(rows)
 
 
-def test_the_repeated_rows_are_burst_rows_on_another_card() -> None:
+def test_the_repeated_rows_are_burst_rows_on_another_card():
     burst, repeat = (table(name).drop(columns=["order", "time"]) for name in ("burst", "repeat"))
     keys = [
         "kernel",
@@ -161,7 +157,7 @@ def test_the_repeated_rows_are_burst_rows_on_another_card() -> None:
     assert (pairs["gpu_uuid"] != pairs["gpu_uuid_first"]).all()
 
 
-def test_an_in_kernel_clock_is_cycles_over_duration() -> None:
+def test_an_in_kernel_clock_is_cycles_over_duration():
     rows = table("counters")
     clock = rows["sm_cycles"].astype(float) / rows["duration_us"].astype(float)
     assert (clock - rows["sm_mhz"].astype(float)).abs().max() < 0.01
@@ -196,9 +192,7 @@ REGIME_COLUMNS = {
         ("h100_sxm", "cutlass", "burst", 1_000),
     ],
 )
-def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(
-    gpu: str, name: str, regime: str, rows: int
-) -> None:
+def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(gpu, name, regime, rows):
     found = table(name, gpu)
     assert set(found.columns) == set(columns_of(found, REGIME_COLUMNS[regime]))
     assert len(found) >= rows
@@ -212,7 +206,7 @@ def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(
     assert (found["runtime_us"].astype(float) > 2 * m * n * k / flop_per_us).all()
 
 
-def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> None:
+def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent():
     """Medians over the rows of each library; matched by the kernel's name where the library chose it."""
     repeat = table("libraries_repeat")
     keys = [
@@ -252,9 +246,7 @@ def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent() -> N
         ("masked", MASK_COLUMNS, 1, 390, 60, 0),
     ],
 )
-def test_rows_beyond_plain_products_are_checked_and_not_too_fast(
-    name: str, more: tuple[str, ...], cards: int, rows: int, shapes: int, failed: int
-) -> None:
+def test_rows_beyond_plain_products_are_checked_and_not_too_fast(name, more, cards, rows, shapes, failed):
     found = table(name)
     assert tuple(found.columns) == columns_of(found, (*COLUMNS, *EXTRA_COLUMNS, *more))
     assert len(found) >= rows
@@ -273,7 +265,7 @@ def test_rows_beyond_plain_products_are_checked_and_not_too_fast(
     assert (found["runtime_us"].astype(float) > flop / flop_per_us).all()
 
 
-def needed_flop(problem: GemmProblem) -> float:
+def needed_flop(problem):
     """Of a convolution a multiply and an add for each forward output, tap and pair of channels."""
     conv = problem.conv
     if conv is None:
@@ -282,7 +274,7 @@ def needed_flop(problem: GemmProblem) -> float:
     return 2.0 * outputs * math.prod(conv.filter_size) * conv.channels / conv.groups
 
 
-def test_an_epilogue_costs_little_beside_its_plain_twin() -> None:
+def test_an_epilogue_costs_little_beside_its_plain_twin():
     """Medians of what a kernel takes longer, in microseconds, where QuACK and Triton run the same tile."""
     found = table("epilogues").query("disposition == 'ok' and kernel in ['quack', 'triton']")
     key = ["kernel", "in_dtype", "m", "n", "k", "cta_m", "cta_n", "cluster_m", "schedule", "swizzle", "warps"]
@@ -294,12 +286,12 @@ def test_an_epilogue_costs_little_beside_its_plain_twin() -> None:
     assert added_us["relu"] < added_us["gelu"] < added_us["bias_n,residual"]
 
 
-def layers_of(name: str) -> set[str]:
+def layers_of(name):
     """The convolutions of a campaign, whatever their direction and number of images."""
     return {words.split(" ", 2)[2] for words in rows_of(name)["conv"]}
 
 
-def test_no_layer_of_a_held_out_network_is_in_a_later_campaign() -> None:
+def test_no_layer_of_a_held_out_network_is_in_a_later_campaign():
     """Which networks are held out was dealt before each run; a layer of two networks lies in one part."""
     later = ("conv_networks_many", "conv_networks_new", "conv_networks_wide")
     of_role = {each.name: each.role for each in campaigns() if each.file == "convolutions.csv.gz"}
@@ -311,7 +303,7 @@ def test_no_layer_of_a_held_out_network_is_in_a_later_campaign() -> None:
     assert all(not layers_of(one) & layers_of(other) for one, other in combinations(later, 2))
 
 
-def test_a_convolution_is_in_one_campaign_in_every_direction() -> None:
+def test_a_convolution_is_in_one_campaign_in_every_direction():
     # Types are drawn: a convolution may come in two types, but in one campaign.
     found = {
         each.name: set(rows_of(each.name)["conv"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
@@ -21,7 +19,7 @@ E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "e5m2", "fp32"])
-def test_operands_of_each_placement_lie_apart_and_aligned(dtype: str) -> None:
+def test_operands_of_each_placement_lie_apart_and_aligned(dtype):
     pool = OperandPool("cpu", seed=3, elements=2**20)
     problem = GemmProblem.of(33, 128, 256, dtype)
     starts = set()
@@ -40,7 +38,7 @@ def test_operands_of_each_placement_lie_apart_and_aligned(dtype: str) -> None:
     assert pool.operands(problem, 5).a.data_ptr() == pool.operands(problem, 5).a.data_ptr()
 
 
-def test_operands_are_random_and_never_zeros() -> None:
+def test_operands_are_random_and_never_zeros():
     operands = OperandPool("cpu", seed=3, elements=2**16).operands(GemmProblem.of(64, 64, 512, "bf16"))
     for tensor in (operands.a, operands.b):
         assert abs(float(tensor.float().mean())) < 0.05
@@ -50,7 +48,7 @@ def test_operands_are_random_and_never_zeros() -> None:
 @pytest.mark.parametrize(
     ("dtype", "limit"), [("bf16", 5e-3), ("fp16", 1e-3), ("fp8", 1.5e-2), ("fp32", 1e-5)]
 )
-def test_a_right_product_passes_and_each_kind_of_wrong_one_fails(dtype: str, limit: float) -> None:
+def test_a_right_product_passes_and_each_kind_of_wrong_one_fails(dtype, limit):
     problem = GemmProblem.of(96, 128, 512, dtype)
     operands = OperandPool("cpu", seed=1, elements=2**18).operands(problem)
     reference = reference_product(problem, operands)
@@ -71,7 +69,7 @@ def test_a_right_product_passes_and_each_kind_of_wrong_one_fails(dtype: str, lim
         compare(operands.out, reference, limit)
 
 
-def test_one_wrong_element_among_many_is_found() -> None:
+def test_one_wrong_element_among_many_is_found():
     reference = torch.randn(2000, 2000)
     out = reference.clone()
     out[0, 0] += 0.2
@@ -81,7 +79,7 @@ def test_one_wrong_element_among_many_is_found() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["mxfp8", "mxfp4", "nvfp4"])
-def test_block_scales_are_applied_where_the_hardware_reads_them(dtype: str) -> None:
+def test_block_scales_are_applied_where_the_hardware_reads_them(dtype):
     problem = GemmProblem.of(130, 64, 192, dtype)
     data, scales = random_block_scaled(130, 192, problem, "cpu", seed=2)
     values = dequantized(data, scales, problem)
@@ -103,6 +101,6 @@ def test_block_scales_are_applied_where_the_hardware_reads_them(dtype: str) -> N
     assert torch.isfinite(reference).all()
 
 
-def test_a_type_without_tensors_is_said() -> None:
+def test_a_type_without_tensors_is_said():
     with pytest.raises(UnsupportedError, match="e3m2"):
         torch_dtype("e3m2")

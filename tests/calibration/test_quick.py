@@ -60,10 +60,10 @@ def test_a_card_without_such_kernels_is_refused():
         designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
 
 
-def test_quick_runs_three_commands_in_turn(tmp_path: Path) -> None:
+def test_quick_runs_three_commands_in_turn(tmp_path):
     ran: list[list[str]] = []
 
-    def run_command(words: list[str]) -> int:
+    def run_command(words):
         ran.append(words)
         if words[0] == "characterize":
             shutil.copy(CONFIG_DIR / "gpu" / "h100_sxm.yaml", words[2])
@@ -81,8 +81,8 @@ def test_quick_runs_three_commands_in_turn(tmp_path: Path) -> None:
     assert len(Path(plan).read_text().splitlines()) == 251
 
 
-def test_a_step_that_fails_ends_the_steps(tmp_path: Path) -> None:
-    def run_command(words: list[str]) -> int:
+def test_a_step_that_fails_ends_the_steps(tmp_path):
+    def run_command(words):
         raise InputError(f"{words[0]} was disturbed")
 
     with pytest.raises(InputError, match="characterize was disturbed"):
@@ -90,10 +90,10 @@ def test_a_step_that_fails_ends_the_steps(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_of_an_earlier_run_are_told_before_the_first_step(tmp_path: Path) -> None:
+def test_rows_of_an_earlier_run_are_told_before_the_first_step(tmp_path):
     (tmp_path / "mine_rows.csv").write_text("measured")
 
-    def run_command(words: list[str]) -> int:
+    def run_command(words):
         raise AssertionError(words)
 
     with pytest.raises(InputError, match=r"mine_rows.csv: already there"):
@@ -102,9 +102,7 @@ def test_rows_of_an_earlier_run_are_told_before_the_first_step(tmp_path: Path) -
 
 @pytest.mark.parametrize("option", ["--report", "--html"])
 @pytest.mark.parametrize("place", ["mine.yaml", "folder/page.html", "mine.residual.npz"])
-def test_outputs_are_tested_before_the_tables_are_read(
-    tmp_path: Path, option: str, place: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outputs_are_tested_before_the_tables_are_read(tmp_path, option, place, capsys):
     (tmp_path / "folder").write_text("in the way")
     words = ["--input", "nowhere.csv", "--output", str(tmp_path / "mine.yaml")]
     assert cli.main(["calibrate", *words, option, str(tmp_path / place)]) == 2
@@ -114,6 +112,6 @@ def test_outputs_are_tested_before_the_tables_are_read(
 
 
 @pytest.mark.parametrize("words", [(), ("--quick", "--input", "rows.csv")])
-def test_either_rows_or_quick(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_either_rows_or_quick(words, capsys):
     assert cli.main(["calibrate", "--output", "mine.yaml", *words]) == 2
     assert "expected either --input" in capsys.readouterr().err

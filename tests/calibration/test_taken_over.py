@@ -1,9 +1,6 @@
 """What a calibration to few rows takes over of another card's residual."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +16,6 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.residual import (
-    Residual,
     TakenOver,
     load_residual,
     residual_beside,
@@ -35,7 +31,7 @@ FOLDS = np.arange(48) // 4 % 3
 """Of 12 shapes with four kernels each."""
 
 
-def measured(wide_takes: float) -> pd.DataFrame:
+def measured(wide_takes):
     """What the typed calibration says of rows; those with 256 columns take so many times as long."""
     rows = [
         {
@@ -54,7 +50,7 @@ def measured(wide_takes: float) -> pd.DataFrame:
     return frame
 
 
-def taken(wide_takes: float):
+def taken(wide_takes):
     """By a donor whose kernels with 256 columns take exp(0.05) times as long."""
     seen = observe(measured(wide_takes), H200, QUACK)
     physical_us = kernel_time(seen.shape, H200, NUMBERS.without(QUACK.absent_mechanisms)).runtime_us
@@ -72,7 +68,7 @@ def test_the_share_is_the_slope_of_the_error_over_what_was_told():
 
 
 @pytest.mark.parametrize(("hidden", "share"), [(0.05, 1.0), (0.03, 0.6), (0.01, 0.2)])
-def test_a_card_with_part_of_the_donors_error_takes_that_part(hidden: float, share: float):
+def test_a_card_with_part_of_the_donors_error_takes_that_part(hidden, share):
     seen, _, found = taken(float(np.exp(hidden)))
     assert found.share == pytest.approx(share, abs=0.005)
     assert found.forest.leaves.tolist() == [[0, round(-5000 * share)]]
@@ -80,13 +76,13 @@ def test_a_card_with_part_of_the_donors_error_takes_that_part(hidden: float, sha
 
 
 @pytest.mark.parametrize("wide_takes", [1.0, 0.95])
-def test_where_held_out_rows_do_not_bear_it_out_nothing_is_taken(wide_takes: float):
+def test_where_held_out_rows_do_not_bear_it_out_nothing_is_taken(wide_takes):
     _, physical_us, found = taken(wide_takes)
     assert found.share == 0.0
     assert found.corrected_us == pytest.approx(physical_us)
 
 
-def calibration_with_a_share(folder: Path, share: float) -> tuple[Path, Residual]:
+def calibration_with_a_share(folder, share):
     """A calibration, and beside it that share of a donor's residual."""
     path, own = calibration_with_residual(folder), residual()
     taken_over = TakenOver(donor="h100_sxm:quack", shares=dict.fromkeys(own.forests, share))
@@ -95,7 +91,7 @@ def calibration_with_a_share(folder: Path, share: float) -> tuple[Path, Residual
     return path, shared
 
 
-def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
+def test_a_residual_that_was_taken_over_says_so(tmp_path):
     path, shared = calibration_with_a_share(tmp_path, 0.6)
     assert load_residual(residual_beside(path), load_calibration(path)).taken_over == shared.taken_over
     wide = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=1)
@@ -105,13 +101,13 @@ def test_a_residual_that_was_taken_over_says_so(tmp_path: Path):
     assert "residual of h100_sxm:quack, 0.60 of it, as this GPU's own rows bear out" in caveats
 
 
-def test_a_share_beyond_the_whole_is_refused(tmp_path: Path):
+def test_a_share_beyond_the_whole_is_refused(tmp_path):
     path, _ = calibration_with_a_share(tmp_path, 1.5)
     with pytest.raises(InputError, match="shares are .*1.5.*; expected 0 to 1 by rate class"):
         load_residual(residual_beside(path), load_calibration(path))
 
 
-def test_the_command_takes_over_what_its_rows_bear_out(gemm_model, tmp_path: Path):
+def test_the_command_takes_over_what_its_rows_bear_out(gemm_model, tmp_path):
     table, output = tmp_path / "t.csv", tmp_path / "mine.yaml"
     measured(1.03).to_csv(table, index=False)
     donor = calibration_with_residual(tmp_path)
@@ -128,7 +124,7 @@ def test_the_command_takes_over_what_its_rows_bear_out(gemm_model, tmp_path: Pat
 
 
 @pytest.mark.parametrize("words", [(), ("--from", "typed.yaml")])
-def test_without_a_donors_residual_there_is_nothing_to_take(gemm_model, tmp_path: Path, words):
+def test_without_a_donors_residual_there_is_nothing_to_take(gemm_model, tmp_path, words):
     donor = calibration_with_residual(tmp_path)
     residual_beside(donor).unlink()
     given = [str(tmp_path / word) if word.endswith(".yaml") else word for word in words]
@@ -158,7 +154,7 @@ def test_nearer_is_by_more_than_two_standard_errors_of_the_rows_differences():
 
 
 @pytest.mark.parametrize(("slower", "kept"), [(1.0, True), (1.3, False)])
-def test_a_donor_is_kept_unless_held_out_rows_speak_against_it(tmp_path: Path, slower: float, kept: bool):
+def test_a_donor_is_kept_unless_held_out_rows_speak_against_it(tmp_path, slower, kept):
     rows = measured(1.0)
     path = tmp_path / "rows.csv"
     rows.assign(runtime_us=rows["runtime_us"] * slower).to_csv(path, index=False)

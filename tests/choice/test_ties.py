@@ -14,7 +14,7 @@ from gemm_model.kernels.candidates import Candidate
 BAND = 0.05
 
 
-def prediction(time_us: float, band: float | None = BAND) -> Prediction:
+def prediction(time_us, band=BAND):
     return Prediction(
         runtime_us=time_us, limiter="DRAM", phases_us={}, details={}, bytes_by_level={}, error_band=band
     )
@@ -88,7 +88,7 @@ def test_times_that_matter_end_at_the_band_or_at_the_next_time():
     assert _tied_or_next(times_us, bands) == pytest.approx(np.array([[10.5], [15.0]]))
 
 
-def choice(place: int, time_us: float, swap_ab: bool, tile=(128, 256), cluster=(2, 1), **config) -> Choice:
+def choice(place, time_us, swap_ab, tile=(128, 256), cluster=(2, 1), **config):
     sizes = {"cta_m": tile[0], "cta_n": tile[1], "cluster_m": cluster[0], "cluster_n": cluster[1]}
     candidate = Candidate(config=KernelConfig(**sizes, **config), swap_ab=swap_ab)
     return Choice(rank=place, candidate=candidate, prediction=prediction(time_us), tie_group=1)

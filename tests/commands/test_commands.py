@@ -1,7 +1,5 @@
 """The command and the classic script, run as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 from tests.conftest import ROOT
 
 
-def run_python(*words: object, cwd=ROOT) -> subprocess.CompletedProcess[str]:
+def run_python(*words, cwd=ROOT):
     return subprocess.run(
         [sys.executable, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )

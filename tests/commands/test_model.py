@@ -1,7 +1,5 @@
 """The verb model: parts of a pass by hand, times against predictions of the parts, laws, bands, refusals."""
 
-from __future__ import annotations
-
 import json
 import math
 from importlib.resources import files
@@ -43,16 +41,16 @@ def document_of(gemm_model, *words):
     return document
 
 
-def sizes(part: Part) -> tuple[object, ...]:
+def sizes(part):
     work = part.work
     return part.name, part.count, *(round(getattr(work, name)) for name in ("n", "k"))
 
 
-def by_name(config, step, **parallel) -> dict[str, Part]:
+def by_name(config, step, **parallel):
     return {part.name: part for part in parts_of(shapes_of(config), step, gm.Parallelism(**parallel))}
 
 
-def flop_of(config, step, **parallel) -> float:
+def flop_of(config, step, **parallel):
     """FLOP of one card in a pass."""
     return sum(part.count * part.work.flop for part in by_name(config, step, **parallel).values())
 
@@ -195,7 +193,7 @@ def test_served_kernels_and_latent_bounds_are_told_apart(gemm_model, tmp_path):
     assert any("no band of their own" in note for note in document["notes"])
 
 
-def time_of(*parts: tuple[int, float, float | None]) -> ModelTime:
+def time_of(*parts):
     work = gm.GemmProblem.of(1, 1, 1)
     times = tuple(PartTime(Part("x", count, work), time, "DRAM", band) for count, time, band in parts)
     return ModelTime("h200", 1, gm.Step(batch=4, keys=8), gm.Parallelism(tensor=2), times, ())

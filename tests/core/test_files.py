@@ -22,7 +22,7 @@ from gemm_model.core.files import (
 )
 
 
-def mode_of(path) -> int:
+def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 

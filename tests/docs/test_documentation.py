@@ -43,32 +43,32 @@ class Block(NamedTuple):
     code: str
 
     @property
-    def run(self) -> bool:
+    def run(self):
         return not self.mark.startswith("not run")
 
 
-def documents() -> list[Path]:
+def documents():
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page):
     text = page.read_text(encoding="utf-8")
     return [Block(found["mark"] or "", found["language"], found["code"]) for found in FENCE.finditer(text)]
 
 
-def commands(block: Block) -> list[str]:
+def commands(block):
     """The commands of a console block: lines after '$ ', continued lines joined, remarks left out."""
     joined = re.sub(r"\\\n\s*", " ", block.code)
     lines = [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
     return [re.sub(r"\s+# .*", "", line) for line in lines]
 
 
-def missing_package(block: Block) -> str | None:
+def missing_package(block):
     needed = re.fullmatch(r"needs (\w+)", block.mark)
     return needed[1] if needed and find_spec(needed[1]) is None else None
 
 
-def name_of(page: Path) -> str:
+def name_of(page):
     return str(page.relative_to(ROOT))
 
 
@@ -138,21 +138,21 @@ def test_yaml_blocks_are_clusters_that_the_fleet_starts(workplace, monkeypatch):
         assert started[1] == 4
 
 
-def _with_files(words: list[str]) -> list[str]:
+def _with_files(words):
     """Words in which patterns of file names stand for the files, as a shell would have it."""
     return [
         name for word in words for name in (sorted(map(str, Path().glob(word))) if "*" in word else [word])
     ]
 
 
-def check_options(words: list[str]) -> None:
+def check_options(words):
     _, (verb, *rest) = split_overrides(words)
     parser = argparse.ArgumentParser(exit_on_error=False)
     import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
     parser.parse_args(rest)
 
 
-def targets() -> list[str]:
+def targets():
     return re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -188,7 +188,7 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(file), f"{page.name}: {target}#{anchor}"
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """What a link to a section of a page may name: its headings as the site and GitHub spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)

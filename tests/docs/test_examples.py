@@ -14,7 +14,7 @@ BURST = EXAMPLES.parent / "data/measurements/h200/burst.csv.gz"
 LINES = 40
 
 
-def run(name: str, monkeypatch, *arguments: str) -> None:
+def run(name, monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 

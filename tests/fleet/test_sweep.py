@@ -12,10 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +21,6 @@ pytest.importorskip("distributed", reason="the extra gemm-model[fleet] is not in
 pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not installed")
 
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.rows import Row
 from gemm_model.bench.runner import RunOptions
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
 from gemm_model.core.errors import InputError, PartialResultError
@@ -44,7 +41,7 @@ PROVIDER = load_provider(fakes.FakeProvider.name)
 CARDS = 3
 
 
-def sweep_of(shapes: int, *n_values: int) -> list[Row]:
+def sweep_of(shapes, *n_values):
     """Four rows of each shape, and of each further n."""
     sizes = [(64 * index, 256) for index in range(1, shapes + 1)] + [(64, n) for n in n_values]
     problems = [GemmProblem.of(m, n, 512) for m, n in sizes]
@@ -53,7 +50,7 @@ def sweep_of(shapes: int, *n_values: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def environment() -> Iterator[None]:
+def environment():
     """What stand-in cards need, in this process and in those that it starts."""
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
@@ -75,14 +72,14 @@ def cards(client):
     return cards_of(client, OPTIONS, [PROVIDER.name])
 
 
-def measure(client, cards, rows: list[Row], folder: Path, **changes: object) -> FleetSweep:
+def measure(client, cards, rows, folder, **changes):
     with journal.begun(DataSet.create(folder), {"sweep": digest(rows)}) as kept:
         sweep = FleetSweep(client, rows, kept, dict(cards), OPTIONS, lambda *_: None, **changes)
         sweep.go({PROVIDER.name: PROVIDER})
     return sweep
 
 
-def require_each_row_once(folder: Path, rows: list[Row], runs: int = 1) -> None:
+def require_each_row_once(folder, rows, runs=1):
     """The table of `runs` whole sweeps: each row once a run, with the stand-in's own time for it."""
     table = DataSet(folder).read()
     assert sorted(table["order"]) == sorted(list(range(len(rows))) * runs)
@@ -117,7 +114,7 @@ def test_rows_survive_workers_that_are_killed_at_random_moments(client, cards, t
     rows = sweep_of(60)
     draw, ended, killed = random.Random(11), threading.Event(), 0
 
-    def kill_now_and_then() -> None:
+    def kill_now_and_then():
         nonlocal killed
         while killed < 6 and not ended.wait(draw.uniform(0.2, 0.6)):
             pids = sorted(worker_pids(client).values())
@@ -276,7 +273,7 @@ def test_a_local_cluster_whose_workers_do_not_start_is_a_sentence(monkeypatch):
     assert len(tried) == 3
 
 
-def worker_pids(client) -> dict[str, int]:
+def worker_pids(client):
     """Of the workers beside cards."""
     found = client.run(os.getpid, on_error="ignore")
     return {
@@ -301,7 +298,7 @@ def test_tasks_of_a_worker_that_hangs_are_done_elsewhere(client, cards, tmp_path
     require_each_row_once(tmp_path, rows)
 
 
-def wait_for_cards(client) -> None:
+def wait_for_cards(client):
     deadline = time.monotonic() + 20
     while len(worker_pids(client)) < CARDS and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -346,7 +343,7 @@ def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
     require_each_row_once(tmp_path, rows)
 
 
-def base_us(row: Row) -> float:
+def base_us(row):
     return row.problem.m / 64 + row.config.cta_n / 128 + row.config.swizzle / 100
 
 
@@ -398,7 +395,7 @@ def test_rows_of_a_killed_writer_are_there_again(environment, tmp_path):
     assert Counter(dataset.read()["order"]).most_common(1)[0][1] == 1
 
 
-def started(*words: str, said: str) -> subprocess.Popen[str]:
+def started(*words, said):
     """A process of Dask's command, once its log says so."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dask", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -411,13 +408,13 @@ def started(*words: str, said: str) -> subprocess.Popen[str]:
     raise AssertionError(f"dask {words[0]} ended")
 
 
-def stop(*processes: subprocess.Popen[str]) -> None:
+def stop(*processes):
     for process in processes:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def start_cluster(cards: int, port: int) -> list[subprocess.Popen[str]]:
+def start_cluster(cards, port):
     where = f"tcp://127.0.0.1:{port}"
     processes = [started("scheduler", "--host", where, "--no-dashboard", "--no-show", said="Scheduler at")]
     for card in range(cards):
@@ -447,7 +444,7 @@ def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
     first = start_cluster(1, port)
     monkeypatch.setattr("gemm_model.bench.runner.RunOptions", lambda **_: OPTIONS)
 
-    def kill_once_there_are_rows() -> None:
+    def kill_once_there_are_rows():
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not any((tmp_path / "set").glob("runs/*/*.csv")):
             time.sleep(0.02)
@@ -567,7 +564,7 @@ def test_batch_jobs_that_cannot_be_are_said_in_a_sentence(tmp_path, text, senten
 
 def test_a_worker_of_another_version_is_refused_by_name():
     class Answers:
-        def run(self, *_: object, **__: object) -> dict[str, str]:
+        def run(self, *_, **__):
             return {"tcp://good:1": cluster.__version__, "tcp://old:2": "0.0.1"}
 
     with pytest.raises(

@@ -29,7 +29,7 @@ def test_the_page_of_accuracy_has_the_recorded_figures():
     assert page_lines(read_accuracy()) in PAGE.read_text(), "the page is old: run `make golden`"
 
 
-def _span(figures: list[str], digits: int = 1) -> list[str]:
+def _span(figures, digits=1):
     """The least and the largest as a page says them; one of them where both read alike."""
     return list(
         dict.fromkeys(

@@ -1,7 +1,5 @@
 """What goes beyond a plain product, in tiles, bytes and clocks worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -288,7 +286,7 @@ def test_scale_factors_miss_in_l2_only_where_operands_come_from_dram():
     triton = family_of("triton", H200)
     scaled = geometry_of(work(128, dtype="fp8", block_scaling="1x128,1x128"), 8192.0, H200, triton)
 
-    def runtime_us(miss_clk: float, l2: str) -> float:
+    def runtime_us(miss_clk, l2):
         known = numbers({"software_scales.miss_clk": miss_clk})
         return float(kernel_time(scaled, H200, known, l2=l2).runtime_us)
 
@@ -311,7 +309,7 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     # 400 clocks after they are asked for, out of DRAM 300 later.
     scaling = 16.384 * 4.0
 
-    def both(one: float, other: float) -> float:
+    def both(one, other):
         return (one**order + other**order) ** (1.0 / order)
 
     own = alone, both(alone + scaling, 400.0), both(alone + scaling + 16.384 * 16.0, 400.0)

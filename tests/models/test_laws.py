@@ -64,13 +64,13 @@ EXCEPTIONS = {
 }
 
 
-def problems(rng: np.random.Generator, count: int, dtype: str) -> pd.DataFrame:
+def problems(rng, count, dtype):
     """Problems of all proportions."""
     sizes = np.exp2(rng.uniform(0, 9, (count, 3))).astype(int) * STEP
     return pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(in_dtype=dtype)
 
 
-def named_kernels(rng: np.random.Generator, ranker: Ranker, dtype: str) -> pd.DataFrame:
+def named_kernels(rng, ranker, dtype):
     """Random problems, each with a random kernel that can run it."""
     (space, *_) = ranker.spaces(GemmProblem.of(64, 64, 64, dtype))
     chosen = rng.integers(len(space), size=EACH)
@@ -82,16 +82,16 @@ def named_kernels(rng: np.random.Generator, ranker: Ranker, dtype: str) -> pd.Da
     return problems(rng, EACH, dtype).assign(**columns, batch=rng.integers(1, 4, size=EACH))
 
 
-def times_us(frame, gpu, model="KernelModel", **options) -> np.ndarray:
+def times_us(frame, gpu, model="KernelModel", **options):
     chosen = create_model(model, gpu, options)
     return chosen.predict_batch(batch_from_frame(frame, needs_tile=True)).runtime_us
 
 
-def grown(frame, name, by_step=False) -> pd.DataFrame:
+def grown(frame, name, by_step=False):
     return frame.assign(**{name: frame[name] + STEP if by_step else frame[name] * 2})
 
 
-def of_named(frame: pd.DataFrame, gpu, regime: str):
+def of_named(frame, gpu, regime):
     """Of each law about named kernels: the times that may be longer, and those that may not."""
     now = times_us(frame, gpu, regime=regime)
     for name in ("m", "n", "k", "batch"):
@@ -114,7 +114,7 @@ def of_named(frame: pd.DataFrame, gpu, regime: str):
         yield f"more {name}", physical, times_us(frame, faster, regime=regime, residual="off")
 
 
-def of_best(frame: pd.DataFrame, ranker: Ranker):
+def of_best(frame, ranker):
     """The same of laws about the best kernel."""
     best = {"now": frame, "m and n swapped": frame.rename(columns={"m": "n", "n": "m"})}
     for name in ("m", "n", "k"):
@@ -124,7 +124,7 @@ def of_best(frame: pd.DataFrame, ranker: Ranker):
     yield from ((f"best: {name}", longer, now) for name, longer in times.items())
 
 
-def of_narrower(named: pd.DataFrame, free: pd.DataFrame, ranker: Ranker, narrower: str):
+def of_narrower(named, free, ranker, narrower):
     """The same of operands of half the width, with outputs of one type."""
     rows = free.assign(out_dtype="bf16")
     best = [rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(in_dtype=narrower))]
@@ -137,7 +137,7 @@ def of_narrower(named: pd.DataFrame, free: pd.DataFrame, ranker: Ranker, narrowe
     yield "named: narrower", times_us(kernels, ranker.gpu), found
 
 
-def can_multiply(ranker: Ranker, dtype: str | None) -> bool:
+def can_multiply(ranker, dtype):
     try:
         return dtype is not None and bool(ranker.spaces(GemmProblem.of(64, 64, 64, dtype)))
     except InputError:
@@ -145,7 +145,7 @@ def can_multiply(ranker: Ranker, dtype: str | None) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ratios() -> dict[str, np.ndarray]:
+def ratios():
     """By law, of each case how much longer the time is that may not be longer."""
     found = defaultdict(list)
     for number, (card, family) in enumerate(PAIRS):

@@ -29,7 +29,7 @@ BURST = Path(__file__).parents[2] / "data/measurements/h200/burst.csv.gz"
 SHAPE = ["--m", "512", "--n", "1024", "--k", "2048"]
 
 
-def content(path: Path) -> dict:
+def content(path):
     """What a page's script reads."""
     text = path.read_text(encoding="utf-8")
     return json.loads(
@@ -37,7 +37,7 @@ def content(path: Path) -> dict:
     )
 
 
-def columns(path: Path) -> dict[str, np.ndarray]:
+def columns(path):
     """A page's columns, unpacked as its script unpacks them."""
     text = path.read_text(encoding="utf-8")
     blob = re.search(r'id="columns">(.*?)</script>', text, re.DOTALL)[1]
@@ -50,7 +50,7 @@ def columns(path: Path) -> dict[str, np.ndarray]:
     }
 
 
-def table(path: Path, rows: int = 40, *, measured: bool = True) -> Path:
+def table(path, rows=40, *, measured=True):
     frame = pd.read_csv(BURST, nrows=4 * rows, dtype=str, keep_default_na=False)
     frame = frame[frame["cta_m"] != ""].head(rows)
     frame.drop(columns=[] if measured else ["runtime_us"]).to_csv(path, index=False)

@@ -132,14 +132,14 @@ def pages(tmp_path_factory, table_page, shape_page):
     return found
 
 
-def save(path: Path, rows: list[dict[str, str]]) -> None:
+def save(path, rows):
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
 
 
-def show(browser, page: Path, *, width: int = 1280, height: int = 900, mode: str = "light") -> None:
+def show(browser, page, *, width=1280, height=900, mode="light"):
     """Open a page on a screen of that size and wait until it is drawn; its console must stay silent."""
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
@@ -150,14 +150,14 @@ def show(browser, page: Path, *, width: int = 1280, height: int = 900, mode: str
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
-def wait(browser, script: str, limit_s: float = 20.0) -> None:
+def wait(browser, script, limit_s=20.0):
     deadline = time.monotonic() + limit_s
     while not browser.execute_script(script):
         assert time.monotonic() < deadline, f"not within {limit_s} s: {script}"
         time.sleep(0.02)
 
 
-def toggle(browser, name: str) -> float:
+def toggle(browser, name):
     """Switch a filter over from the keyboard; what the page computed until it was drawn again, in ms.
 
     Counted is the processor's time of the page's thread, which others at work on the machine do not lengthen.
@@ -169,7 +169,7 @@ def toggle(browser, name: str) -> float:
     return 1e3 * (thread_s(browser) - before_s)
 
 
-def thread_s(browser) -> float:
+def thread_s(browser):
     browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
@@ -283,10 +283,10 @@ def test_the_reader_may_choose_the_mode(browser, shape_page):
     assert max(int(channel) for channel in ground.strip("rgb()").split(",")) < 64
 
 
-def contrast(first: str, second: str) -> float:
+def contrast(first, second):
     """Contrast of two colours '#rrggbb' by WCAG 2.2."""
 
-    def light(color: str) -> float:
+    def light(color):
         shares = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
         linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,10 +27,10 @@ CHOSEN = Chosen(tokens=16, configs=(FIRST,), predicted_us=8.0, default=DEFAULT, 
 class Given:
     """A timer that is told the time of each configuration."""
 
-    def __init__(self, time_us: Callable[[TileConfig], float]) -> None:
+    def __init__(self, time_us):
         self.time_us, self.asked = time_us, []  # type: ignore[var-annotated]
 
-    def times_us(self, product: ServedProduct, configs: Sequence[TileConfig]) -> list[float]:
+    def times_us(self, product, configs):
         self.asked.append((product.tokens, product.n, list(configs)))
         return list(map(self.time_us, configs))
 
@@ -61,7 +59,7 @@ def test_the_best_are_no_twins():
         assert chosen.gain == 0 or configs[0] == chosen.configs[0]
 
 
-def test_files_hold_what_was_confirmed(gemm_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_hold_what_was_confirmed(gemm_model, tmp_path, monkeypatch):
     timer = Given(lambda config: 1.0 if config.group_m == 64 else 2.0)
     monkeypatch.setattr(serve_configs, "_timer", lambda args, server: timer)
     asked = words(config_file(tmp_path), tmp_path / "out", confirm="5")
@@ -82,7 +80,7 @@ vllm_timer = pytest.importorskip("gemm_model.serving.vllm_timer")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(gemm_model, tmp_path: Path):
+def test_without_a_gpu_it_says_so(gemm_model, tmp_path):
     outcome = gemm_model(*words(config_file(tmp_path), tmp_path / "out", confirm="4"))
     assert outcome.code == 3
     assert "--confirm needs a GPU" in outcome.err
@@ -99,27 +97,27 @@ def test_sorted_ids_by_hand():
 class Kernels:
     """vLLM's two modules: they note the tensors and refuse tiles of 256 rows."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls: list[tuple[Any, ...]] = []
         self.get_w8a8_block_fp8_configs = self.own = lambda *_: None
 
-    def invoke_fused_moe_triton_kernel(self, *given: Any) -> None:
+    def invoke_fused_moe_triton_kernel(self, *given):
         if given[11]["BLOCK_SIZE_M"] == 256:
             raise RuntimeError("out of resources")
         self.calls.append(given)
 
-    def w8a8_triton_block_scaled_mm(self, *given: Any) -> None:
+    def w8a8_triton_block_scaled_mm(self, *given):
         self.calls.append((*given, self.get_w8a8_block_fp8_configs(0, 0, 0, 0)))
 
 
-def timer_of(kernels: Any) -> Any:
-    def measure(launches: Sequence[Any]) -> float:
+def timer_of(kernels):
+    def measure(launches):
         return float(len([launch() for launch in launches]))
 
     return vllm_timer.VllmTimer(kernels, kernels, measure, "cpu")
 
 
-def test_experts_are_launched_as_vllm_launches_them(monkeypatch: pytest.MonkeyPatch):
+def test_experts_are_launched_as_vllm_launches_them(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(vllm_timer, "COLD_BYTES", 3000)
     kernels = Kernels()
@@ -138,7 +136,7 @@ def test_experts_are_launched_as_vllm_launches_them(monkeypatch: pytest.MonkeyPa
     assert experts.max() < 4
 
 
-def test_small_weights_of_dense_layers_take_turns(monkeypatch: pytest.MonkeyPatch):
+def test_small_weights_of_dense_layers_take_turns(monkeypatch):
     monkeypatch.setattr(vllm_timer, "COLD_BYTES", 3 * 256 * 128)
     kernels, config = Kernels(), TileConfig(64, 64, 128, 1)
     assert timer_of(kernels).times_us(DenseCell(n=256, k=128).product(16), [config]) == [3.0]

@@ -6,9 +6,7 @@ import json
 import re
 import shutil
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -31,7 +29,7 @@ MLA = {
 KEYS = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages"}
 
 
-def written(tmp_path: Path, config: dict[str, Any], framework: str, device: str, *words: str) -> Path:
+def written(tmp_path, config, framework, device, *words):
     source, output = tmp_path / "config.json", tmp_path / "configs_written"
     source.write_text(json.dumps(config), encoding="utf-8")
     common = ["--framework", framework, "--device", device, "--output", str(output)]
@@ -39,7 +37,7 @@ def written(tmp_path: Path, config: dict[str, Any], framework: str, device: str,
     return output
 
 
-def vllm_loaders(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, tmp_path: Path) -> Any:
+def vllm_loaders(monkeypatch, folder, device, tmp_path):
     """vLLM's two loaders; the second reads dense files beside its own source, so it is copied."""
     pytest.importorskip("torch")
     package = package_folder("vllm") / "vllm"
@@ -98,14 +96,7 @@ def vllm_loaders(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, tmp
         (MLA, ("--tp", "8"), "NVIDIA H200", (256, 256, "fp8_w8a8", 128, 128)),
     ],
 )
-def test_vllm_finds_the_experts_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    config: dict[str, Any],
-    words: tuple[str, ...],
-    device: str,
-    asked: tuple[Any, ...],
-) -> None:
+def test_vllm_finds_the_experts_file(tmp_path, monkeypatch, config, words, device, asked):
     folder = written(tmp_path, config, "vllm", device, *words)
     for moe, _, said in vllm_loaders(monkeypatch, folder, device, tmp_path):
         found = moe.get_moe_configs(*asked)
@@ -116,7 +107,7 @@ def test_vllm_finds_the_experts_file(
         assert all(set(each) == KEYS for each in found.values())
 
 
-def test_vllm_finds_the_dense_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_finds_the_dense_files(tmp_path, monkeypatch):
     folder = written(tmp_path, MLA, "vllm", "NVIDIA H200", "--tp", "8")
     for _, fp8, said in vllm_loaders(monkeypatch, folder, "NVIDIA H200", tmp_path):
         # N and K of DeepSeek-V3's layers over eight cards, by hand: 128 heads of 192, 1536 + 512 + 64, ...
@@ -129,14 +120,14 @@ def test_vllm_finds_the_dense_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert all(set(each) == KEYS for each in found.values())
 
 
-def test_vllm_finds_nothing_for_another_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_finds_nothing_for_another_card(tmp_path, monkeypatch):
     folder = written(tmp_path, MOE, "vllm", "NVIDIA L40S")
     for moe, _, said in vllm_loaders(monkeypatch, folder, "NVIDIA L4", tmp_path):
         assert moe.get_moe_configs(128, 768, None) is None
         assert any("Performance might be sub-optimal" in text for text in said)
 
 
-def sglang_loader(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, triton_version: str) -> Any:
+def sglang_loader(monkeypatch, folder, device, triton_version):
     pytest.importorskip("torch")
     path = "sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py"
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__=triton_version))
@@ -160,13 +151,7 @@ def sglang_loader(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, tr
         (MLA, (257, 2048, "fp8_w8a8", 128, 128), "triton_3_6_0"),
     ],
 )
-def test_sglang_finds_both_files(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    config: dict[str, Any],
-    asked: tuple[Any, ...],
-    folder_name: str,
-) -> None:
+def test_sglang_finds_both_files(tmp_path, monkeypatch, config, asked, folder_name):
     folder = written(tmp_path, config, "sglang", "NVIDIA H200", "--triton", "3.6.0")
     for loader in sglang_loader(monkeypatch, folder, "NVIDIA H200", "3.6.0"):
         up = loader.get_moe_configs(*asked)

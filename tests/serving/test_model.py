@@ -1,7 +1,5 @@
 """The formulas by hand, and the measured kernels of models that nothing was fitted to."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from pathlib import Path
 
@@ -26,7 +24,7 @@ CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
 PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
 
 
-def launches(product: ServedProduct, *config: int, gpu: str = "h200") -> model.Launches:
+def launches(product, *config, gpu="h200"):
     return model.launches_of(product, TileGrid.of([TileConfig(*config)]), load_gpu(gpu))
 
 
@@ -88,13 +86,13 @@ def test_a_card_without_the_type_is_refused():
         predicted(product, tuning_grid(), load_gpu("a100_sxm_80gb"))
 
 
-def product_of(row: pd.Series) -> ServedProduct:
+def product_of(row):
     counts = {name: int(row[name]) for name in ("tokens", "n", "k", "experts", "topk")}
     return ServedProduct(in_dtype=row.in_dtype, scaling=row.scaling, gathered=bool(row.gathered), **counts)
 
 
 @pytest.fixture(scope="module")
-def judged() -> pd.DataFrame:
+def judged():
     """The rows of models that are held out, with their predicted times."""
     table = pd.read_csv(TABLE, keep_default_na=False)
     table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
@@ -108,7 +106,7 @@ def judged() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("kernel", "mape", "choice"), [("triton_moe", 0.06, 0.985), ("triton_block_fp8", 0.11, 0.96)]
 )
-def test_models_that_are_held_out(judged: pd.DataFrame, kernel: str, mape: float, choice: float) -> None:
+def test_models_that_are_held_out(judged, kernel, mape, choice):
     rows = judged[judged.kernel == kernel]
     assert (rows.predicted_us / rows.runtime_us - 1).abs().mean() < mape
     problems = rows.groupby(PROBLEM)
@@ -116,7 +114,7 @@ def test_models_that_are_held_out(judged: pd.DataFrame, kernel: str, mape: float
     assert (problems.runtime_us.min().to_numpy() / first).mean() > choice
 
 
-def test_no_layer_is_slower_than_the_default(judged: pd.DataFrame) -> None:
+def test_no_layer_is_slower_than_the_default(judged):
     """Choices for 112 layers of serving_fresh whose configurations were timed with both products."""
     gains = []
     fresh = judged[(judged.campaign == "serving_fresh") & (judged.kernel == "triton_moe")]

@@ -1,7 +1,5 @@
 """Tiles of rows under routings, against sums by hand and random routings."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.routing import row_tiles
 
 
-def experts(tokens: int, count: int = 8, topk: int = 2, total: int = 0) -> ServedProduct:
+def experts(tokens, count=8, topk=2, total=0):
     return ServedProduct(tokens=tokens, n=256, k=256, experts=count, topk=topk, experts_total=total)
 
 

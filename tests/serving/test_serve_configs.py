@@ -1,9 +1,6 @@
 """The verb serve-configs: files, refusals in one sentence, nothing overwritten."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,18 +14,18 @@ MOE = {
 }  # fmt: skip
 
 
-def config_file(folder: Path, told: dict[str, object] = MOE) -> Path:
+def config_file(folder, told=MOE):
     path = folder / "config.json"
     path.write_text(json.dumps(told), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path):
     return config_file(tmp_path)
 
 
-def words(config: Path, folder: Path, **changed: str) -> list[str]:
+def words(config, folder, **changed):
     asked = {
         "config": str(config), "device": "NVIDIA H200", "framework": VLLM, "output": str(folder),
     } | changed  # fmt: skip

@@ -1,9 +1,6 @@
 """Tables with a column `tokens` in predict and rank."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -27,13 +24,13 @@ ROWS = (
 )
 
 
-def table(folder: Path, *rows: str, header: str = HEADER) -> Path:
+def table(folder, *rows, header=HEADER):
     path = folder / "served.csv"
     path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return path
 
 
-def time_us(product: ServedProduct, *config: int) -> float:
+def time_us(product, *config):
     return float(predicted(product, TileGrid.of([TileConfig(*config)]), load_gpu("h200")).total_us[0])
 
 
