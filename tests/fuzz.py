@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
 import gemm_model
 from gemm_model import GemmProblem, InputError, KernelConfig
@@ -54,16 +55,8 @@ WORDS = json.loads(Path(__file__).with_name("fuzz_words.json").read_text(encodin
 SIZES, BAD_SIZES, BAD_TILES, GPUS, TYPES, MODELS, JUNK, FORMATS, OVERRIDES, YAML_VALUES = map(
     _words_of,
     (
-        "SIZES",
-        "BAD_SIZES",
-        "BAD_TILES",
-        "GPUS",
-        "TYPES",
-        "MODELS",
-        "JUNK",
-        "FORMATS",
-        "OVERRIDES",
-        "YAML_VALUES",
+        *("SIZES", "BAD_SIZES", "BAD_TILES", "GPUS", "TYPES", "MODELS"),
+        *("JUNK", "FORMATS", "OVERRIDES", "YAML_VALUES"),
     ),
 )
 CHOICES: dict[str, list[str]] = _words_of(WORDS["CHOICES"])
@@ -71,67 +64,29 @@ VERBS: dict[str, dict[str, list[str]]] = _words_of(WORDS["VERBS"])
 FLAGS: dict[str, list[str]] = _words_of(WORDS["FLAGS"])
 OUTPUT_IS_A_FILE = _words_of("OUTPUT_IS_A_FILE")
 
-KERNEL_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,runtime_us,fast_accum,schedule
-bf16,4096,4096,4096,128,256,2,1,180.5,0,cooperative
-fp8,1024,2048,512,128,128,1,1,12.25,1,pingpong
-fp16,64,64,100000,64,64,1,1,90,0,cooperative
-"""
-UNMEASURED_TABLE = "in_dtype,m,n,k\nbf16,4096,4096,4096\nfp8,64,128,256\n"
-"""Without plots, which take as long as a hundred cases."""
-KINDS_TABLE = """in_dtype,m,n,k,cta_m,cta_n,cluster_m,cluster_n,epilogue,groups,runtime_us
-bf16,1024,4096,4096,128,256,2,1,bias_n,,80.5
-bf16,828,4096,2048,128,128,1,1,gated_silu,"512,300,0,16",60
-"""
-SHAPE_TABLE = "m,n,k,count\n128,4096,4096,3\n4096,4096,4096,1\n"
-SWEEP_TABLE = (
-    "kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n,cta_k,mma_m,mma_n,stages,regime,disposition,runtime_us\n"
-    "simt,fp32,fp32,512,512,512,128,128,16,32,64,2,burst,ok,90.5\n"
-    "simt,fp32,fp32,1024,512,512,128,128,16,32,64,2,burst,ok,180.5\n"
-)
-RUN_TABLE = "m,n,k,tile_m,tile_n,tile_k,stages,runtime_us\n" + "".join(
-    f"{64 * i},512,512,64,64,64,3,{20 + 7 * i}\n" for i in range(1, 9)
-)
-SURFACE_TABLE = (
-    "m,n,k,a_type,b_type,split_k,stages,clusters,fill_delay_clocks,extra_clocks,serialized,overlap_ratio,"
-    "prefetch_ratio,layer_us\n6144,16,4096,e4m3,e5m2,2,10,96,0,0,1,-1,0,10.6\n"
-    "6144,16,4096,e4m3,e5m2,2,10,96,0,0,0,-1,-1,9.4\n6144,16,4096,e4m3,e5m2,2,10,96,0,0,0,0.5,0.5,9.1\n"
-)
-LADDER_TABLE = "kernel,rung,m,n,k,runtime_us,tflops\nnaive_32x32_t1x1_w1x32,naive,512,512,512,900,0.3\n"
-PROBLEMS_JSON = json.dumps(
-    [{"m": 4096, "n": 4096, "k": 4096, "dtype_a": "f16", "dtype_b": "f16", "dtype_d": "f16", "layout": "tnn"}]
-)
-GPU_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/gpu/h200.yaml").read_text()
-MACHINE_YAML = Path(__file__).parents[1].joinpath("src/gemm_model/config/pipeline/balanced.yaml").read_text()
-RESIDUAL = Path(__file__).parents[1] / "src/gemm_model/config/calibration/h200/quack.residual.npz"
-CALIBRATIONS = sorted(Path(__file__).parents[1].glob("src/gemm_model/config/calibration/h200/*.yaml"))
+CONFIG = Path(__file__).parents[1] / "src/gemm_model/config"
+KNOWN = yaml.safe_load(Path(__file__).with_name("fuzz_files.yaml").read_text())
+FILES: dict[str, str | bytes] = {
+    **KNOWN["files"],
+    "gpu": (CONFIG / "gpu/h200.yaml").read_text(),
+    "machine": (CONFIG / "pipeline/balanced.yaml").read_text(),
+    "calibration": min(CONFIG.glob("calibration/h200/*.yaml")).read_text(),
+    "residual": (CONFIG / "calibration/h200/quack.residual.npz").read_bytes(),
+    "iket": json.dumps(sample()),
+}
+"""What each file holds before it is changed; and `trace`, a measured one."""
+KERNEL = "--m 256 --n 128 --k 128 --cta 128x128"
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
 BAD_YAML = [
-    BOMB,
-    "[" * 100000,
-    "- " * 50000,
-    "{a: " * 5000,
-    "power: 5\n",
-    "? [a]\n: 1\n",
-    "1: 2\n",
-    "null\n",
-    "a: 1\na: 2\n",
-    "name: !!python/object/apply:os.system [id]\n",
-    "sm_count: " + "9" * 5000 + "\n",
-    "x: .inf\n",
-    "d: 2020-13-45\n",
-    "\0",
-    "a: 'unclosed\n",
-    "%YAML 9.9\n---\na: 1\n",
-    "",
+    *(BOMB, "[" * 100000, "- " * 50000, "{a: " * 5000, "sm_count: " + "9" * 5000 + "\n"),
+    *KNOWN["bad_yaml"],
 ]
 JSON_VALUES: list[Any] = [
     *(None, [], {}, "x", "", True, -1, 0, 1.5, 10**30, 10**400, math.inf, math.nan, [1], {"a": 1}),
     *("9" * 4400, "\ud800", "${oc.env:HOME}"),
 ]
-Use = tuple[str, str | bytes, list[str]]
-"""The name of a file, what it holds before it is changed, and the command that reads it last."""
 
 
 @dataclass
@@ -197,6 +152,12 @@ def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
     """What a verb needs besides options of values: positions, files, and limits on what it may take on."""
     if verb in PLACES:
         return PLACES[verb](rng, folder)
+    if verb in KNOWN["places"]:
+        saved = {
+            name: _saved(folder, f"{name}.csv", KNOWN["files"][name])
+            for name in ("shapes", "problems", "runs")
+        }
+        return KNOWN["places"][verb].format(folder=folder, **saved).split()
     if verb in OUTPUT_IS_A_FILE and rng.random() < 0.2:
         outputs = [str(folder / "out.txt"), "/dev/null", str(folder), f"{folder}/a\0b", "/dev/full"]
         return ["--output", rng.choice(outputs)]
@@ -205,143 +166,50 @@ def _places(rng: random.Random, verb: str, folder: Path) -> list[str]:
 
 def _data(rng: random.Random, folder: Path) -> list[str]:
     action = rng.choice(["import", "show", "verify", "export", "diff", "burn"])
-    return [action, str(folder / "set"), *([_saved(folder, "t.csv", SWEEP_TABLE)] * (action == "import"))]
+    return [
+        action,
+        str(folder / "set"),
+        *([_saved(folder, "t.csv", KNOWN["files"]["sweep"])] * (action == "import")),
+    ]
+
+
+def _one_of(*names: str, option: str = "") -> Callable[[random.Random, Path], list[str]]:
+    """One of some words, or an option with the path of a file of one of these names."""
+    return lambda rng, folder: [option, str(folder / rng.choice(names))] if option else [rng.choice(names)]
 
 
 PLACES: dict[str, Callable[[random.Random, Path], list[str]]] = {
-    "list": lambda rng, _: [rng.choice(["gpus", "models", "families", "types", "calibrations", "colours"])],
-    "completion": lambda rng, _: [rng.choice(["bash", "zsh", "fish"])],
-    "torch": lambda rng, _: [rng.choice(["nowhere:build", "nowhere", "no/such.py:build", ":"])],
-    "benchmark": lambda _, folder: [
-        *("--dry-run", "--kernels", "simt", "--dtype", "fp32"),
-        *("--input", _saved(folder, "sizes.csv", SHAPE_TABLE)),
-    ],
-    "characterize": lambda rng, folder: [
-        "--output",
-        str(folder / rng.choice(["mine.txt", "none/\0/mine.yaml"])),
-    ],
-    "cutlass-profiler": lambda _, folder: [
-        *("--problems", _saved(folder, "problems.json", PROBLEMS_JSON)),
-        *("--output", str(folder / "out.csv")),
-    ],
-    "portfolio": lambda _, folder: ["--input", _saved(folder, "shapes.csv", SHAPE_TABLE)],
-    "estimate": lambda _, folder: ["--input", _saved(folder, "runs.csv", RUN_TABLE)],
-    "calibrate": lambda _, folder: [
-        *("--input", _saved(folder, "few.csv", SHAPE_TABLE)),
-        *("--output", str(folder / "mine.yaml")),
-    ],
-    "explore": lambda rng, folder: [
-        "--html",
-        str(folder / rng.choice(["page.html", "page.txt", "none/\0/page.html"])),
-    ],
-    "plan": lambda _, folder: ["--input", _saved(folder, "sizes.csv", SHAPE_TABLE)],
+    "list": _one_of("gpus", "models", "families", "types", "calibrations", "colours"),
+    "completion": _one_of("bash", "zsh", "fish"),
+    "torch": _one_of("nowhere:build", "nowhere", "no/such.py:build", ":"),
+    "characterize": _one_of("mine.txt", "none/\0/mine.yaml", option="--output"),
+    "explore": _one_of("page.html", "page.txt", "none/\0/page.html", option="--html"),
     "data": _data,
 }
 
 
 def _file(rng: random.Random, folder: Path) -> Answer:
     """A command on a file of which some characters, cells or lines were changed."""
-    uses: list[Use] = [
-        (
-            "t.csv",
-            KERNEL_TABLE,
-            ["predict", "--format", rng.choice(FORMATS), "--model", rng.choice(MODELS), "--input"],
-        ),
-        (
-            "t.csv",
-            UNMEASURED_TABLE,
-            ["predict", "--output", str(folder / "out"), "--model", "SOLModel", "--input"],
-        ),
-        ("t.csv", KINDS_TABLE, ["predict", "--format", rng.choice(FORMATS), "--input"]),
-        ("t.csv", SHAPE_TABLE, ["rank", "--format", rng.choice(FORMATS), "--input"]),
-        ("t.csv", SHAPE_TABLE, ["portfolio", "--max-kernels", "2", "--format", "json", "--input"]),
-        ("t.csv", RUN_TABLE, ["estimate", "--machine", "balanced", "--format", "json", "--input"]),
-        ("t.csv", SURFACE_TABLE, ["overlap", "--format", "json", "--input"]),
-        ("t.csv", LADDER_TABLE, ["hierarchy", "--ladder", "--format", "json", "--input"]),
-        (
-            "t.csv",
-            SHAPE_TABLE,
-            ["benchmark", "--dry-run", "--kernels", "simt", "--dtype", "fp32", "--format", "json", "--input"],
-        ),
-        ("p.json", PROBLEMS_JSON, ["cutlass-profiler", "--output", str(folder / "out.csv"), "--problems"]),
-        (
-            "g.yaml",
-            GPU_YAML,
-            ["predict", "--m", "512", "--n", "512", "--k", "512", "--cta", "128x128", "--gpu"],
-        ),
-        ("g.yaml", GPU_YAML, ["rank", "--m", "512", "--n", "512", "--k", "512", "--format", "json", "--gpu"]),
-        (
-            "m.yaml",
-            MACHINE_YAML,
-            ["simulate", "--m", "64", "--n", "64", "--k", "64", "--cta", "64x64x32", "--machine"],
-        ),
-        (
-            "m.yaml",
-            MACHINE_YAML,
-            ["solve", "--m", "64", "--n", "64", "--k", "64", "--format", "json", "--machine"],
-        ),
-    ]
-    uses += [
-        (
-            "c.yaml",
-            path.read_text(),
-            ["predict", *["--m", "512", "--n", "512", "--k", "512", "--cta", "128x128", "--calibration"]],
-        )
-        for path in CALIBRATIONS[:1]
-    ]
-    uses += _uses_of_traces_and_sweeps(folder)
-    name, text, words = rng.choice(uses)
+    ending, content, line = rng.choice(KNOWN["uses"])
+    chosen = {"format": rng.choice(FORMATS), "model": rng.choice(MODELS)}
+    _saved(folder, "sizes.csv", "m,n,k\n512,512,512\n")
+    words = line.format(folder=folder, kernel=KERNEL, **chosen).split()
+    text = _trace_table() if content == "trace" else FILES[content]
     if isinstance(text, bytes):
-        (folder / name).write_bytes(_mangled_bytes(rng, text))
-        return _command([*words, str(folder / name)], folder)
-    mangled = MANGLED.get(Path(name).suffix, _mangled)(rng, text)
+        (folder / f"t.{ending}").write_bytes(_mangled_bytes(rng, text))
+        return _command([*words, str(folder / f"t.{ending}")], folder)
+    mangled = MANGLED.get(ending, _mangled)(rng, text)
     if rng.random() < 0.05:
         words = [*words, rng.choice(["/dev/null", str(folder), "/nowhere/t.csv", f"{folder}/a\0.yaml"])]
     else:
-        words = [*words, _saved(folder, name, mangled)]
+        words = [*words, _saved(folder, f"t.{ending}", mangled)]
     return _command(words, folder)
 
 
 def _routed(rng: random.Random) -> list[str]:
     """A kernel of a problem beyond plain products."""
-    shape = ["--n", "512", "--k", "512", "--cta", "128x128"]
-    return rng.choice(
-        [
-            ["--groups", rng.choice(CHOICES["--groups"]), *shape],
-            ["--experts", "8", "--tokens", "512", "--routing", rng.choice(CHOICES["--routing"]), *shape],
-            ["--conv", rng.choice(CHOICES["--conv"]), "--cta", "128x128"],
-            ["--m", "512", *shape, "--epilogue", rng.choice(CHOICES["--epilogue"])],
-            [
-                "--m",
-                "512",
-                *shape,
-                "--dtype",
-                "fp8",
-                "--block-scaling",
-                rng.choice(CHOICES["--block-scaling"]),
-            ],
-        ]
-    )
-
-
-def _uses_of_traces_and_sweeps(folder: Path) -> list[Use]:
-    kernel = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
-    sizes = folder / "sizes.csv"
-    _saved(folder, "sizes.csv", "m,n,k\n512,512,512\n")
-    dry = ["benchmark", "--dry-run", "--format", "json"]
-    return [
-        ("i.json", json.dumps(sample()), ["trace", *kernel, "--output", str(folder / "o.csv"), "--iket"]),
-        ("t.csv", _trace_table(), ["simulate", *kernel, "--format", "json", "--measured"]),
-        ("t.csv", _trace_table(), ["estimate", "--format", "json", "--traces"]),
-        ("r.npz", RESIDUAL.read_bytes(), ["predict", *kernel, "--format", "json", "--residual"]),
-        ("t.csv", SWEEP_TABLE, [*dry, "--rows"]),
-        ("t.csv", SWEEP_TABLE, ["data", "import", str(folder / "set")]),
-        (
-            "t.csv",
-            "cta_m,cta_n,cta_k,mma_m,mma_n,stages\n128,128,16,32,64,2\n",
-            [*dry, "--kernels", "simt", "--dtype", "fp32", "--input", str(sizes), "--configs"],
-        ),
-    ]
+    words = rng.choice(KNOWN["routed"]).split()
+    return [rng.choice(CHOICES[f"--{word[1:-1]}"]) if word[0] == "{" else word for word in words]
 
 
 @cache
@@ -390,9 +258,8 @@ def _mangled(rng: random.Random, text: str) -> str:
         row = rng.choice(lines)
         way = rng.randrange(6)
         if way <= 2 and row:
-            row[rng.randrange(len(row))] = rng.choice(
-                [*BAD_SIZES, *JUNK, *SIZES, "1e300", "-5", "0.0", "True"]
-            )
+            cells = [*BAD_SIZES, *JUNK, *SIZES, "1e300", "-5", "0.0", "True"]
+            row[rng.randrange(len(row))] = rng.choice(cells)
         elif way == 3 and row:
             del row[rng.randrange(len(row))]
         elif way == 4:
@@ -422,7 +289,7 @@ def _mangled_yaml(rng: random.Random, text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-MANGLED: dict[str, Callable[[random.Random, str], str]] = {".yaml": _mangled_yaml, ".json": _mangled_json}
+MANGLED: dict[str, Callable[[random.Random, str], str]] = {"yaml": _mangled_yaml, "json": _mangled_json}
 """How a text is changed, by the ending of its file; others line by line and cell by cell."""
 
 
@@ -521,19 +388,8 @@ def _is_time(value: object) -> bool:
 
 
 ODD_NUMBERS = (
-    0,
-    -1,
-    1.5,
-    None,
-    "128",
-    True,
-    math.nan,
-    math.inf,
-    2**41,
-    10**400,
-    np.float64(3),
-    [],
-    np.array([1, 2]),
+    *(0, -1, 1.5, None, "128", True, math.nan, math.inf, 2**41, 10**400),
+    *(np.float64(3), [], np.array([1, 2])),
 )
 NUMBERS = (1, 7, 128, 4096, np.int32(256), np.int64(4096), np.uint8(200), 2**40)
 ODD_TYPES = (*TYPES, "nope", "", None, 3, np.dtype("float16"), "torch.bfloat16")
@@ -558,10 +414,8 @@ class _Arguments:
     def config(self) -> KernelConfig:
         rng = self.rng
         tile = [64, 128, 128, 256, np.int64(128), self.size() if rng.random() < 0.1 else 128]
-        odd_schedule = rng.random() < 0.3
-        more: Any = (
-            {"schedule": rng.choice(["cooperative", "pingpong", "2cta", "x", None])} if odd_schedule else {}
-        )
+        schedules: Any = ["cooperative", "pingpong", "2cta", "x", None]
+        more: Any = {"schedule": rng.choice(schedules)} if rng.random() < 0.3 else {}
         return KernelConfig(
             cta_m=rng.choice(tile),
             cta_n=rng.choice(tile),
@@ -586,7 +440,7 @@ class _Arguments:
 
     def frame(self) -> pd.DataFrame:
         rng = self.rng
-        table = pd.read_csv(io.StringIO(KERNEL_TABLE))
+        table = pd.read_csv(io.StringIO(KNOWN["files"]["kernels"]))
         for _ in range(rng.choice((0, 0, 1, 2))):
             column = rng.choice(list(table.columns))
             way = rng.randrange(5)

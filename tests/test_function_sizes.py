@@ -26,7 +26,6 @@ TO_BE_SPLIT = {
     "src/gemm_model/report/page/kernel.py": {"level_roofline"},
     "src/gemm_model/report/table_job.py": {"predict_file"},
     "tests/calibration/test_kind_stages.py": {"test_a_stage_finds_the_numbers_that_made_its_rows"},
-    "tests/fuzz.py": {"_file"},
     "tests/timeline/iket_sample.py": {"sample"},
 }
 """Longer ones of today: none may be added."""
