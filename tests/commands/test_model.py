@@ -145,10 +145,7 @@ def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime, asked
         else:
             problem = gm.GemmProblem.of(row["m"], row["n"], row["k"], row["dtype"])
             best = ranker.rank(problem, 1).best.prediction
-            # Below 0.9 of the boost clock the trees' correction fades, at 0.8 it is gone.
-            fades = min(max((0.9 - best.details["set_clk_mhz"] / 1980) / 0.1, 0.0), 1.0)
-            found_us = best.runtime_us - fades * best.phases_us["residual"]
-            time_us = ranker.heuristic_choice.time_us(found_us, best.limiter)
+            time_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
         assert row["predicted_us"] == pytest.approx(time_us), row["part"]
         expected_us += time_us * (1 if row["part"] == "lm_head" else 32)
     (total,) = document["result"]["passes"]

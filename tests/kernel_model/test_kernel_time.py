@@ -42,7 +42,7 @@ def test_phases_add_up_and_the_pipeline_fills_before_the_first_mma():
 def test_outputs_that_l2_holds_back_still_pass_its_way_in():
     # 4096 x 16384 sums of two bytes are 128 MiB, their operands 2.5 MiB; all of L2 may hold outputs back.
     batch = row((4096, 16384, 64), cta_m=128, cta_n=256)
-    gpu = replace(H200, l2_unwritten_share=1.0, l2_bytes=2.0**28, l2_write_gb_per_s=4000.0)
+    gpu = replace(H200, l2_unwritten_share=1.0, l2_bytes=2.0**32, l2_write_gb_per_s=4000.0)
     moved = times_of(batch, gpu=gpu)
     assert moved.traffic.dram_write_bytes == 0.0
     assert moved.dram_us == pytest.approx(128 * 2**20 / 4.0e6)

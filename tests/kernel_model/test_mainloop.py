@@ -290,7 +290,9 @@ def test_l2_holds_the_panels_that_come_again():
         minor_panels=8.0,
         major_panels=16.0,
         matrices=1.0,
+        sharers=1.0,
         group=8.0,
+        group_steps=32.0,
     )
     # Eight waves of 24 panels of 1 MiB, 192 MiB in all, of which 64 MiB come from DRAM.
     panels = _wave_panels(batch, schedule)

@@ -38,6 +38,7 @@ from gemm_model.kernel_model.residual import (
     features,
     load_residual,
     residual_beside,
+    supported_share,
     write_residual,
 )
 from gemm_model.kernels.feasibility import check
@@ -378,16 +379,27 @@ def test_a_fused_epilogue_keeps_the_correction_of_the_kernel_without_it(epilogue
 
 
 @needs_shipped
-@pytest.mark.parametrize("regime", ["graph", "sustained"])
-def test_a_chain_is_corrected_by_the_share_of_the_kernel_launched_alone(regime):
-    def runtimes_us(regime, residual):
-        model = KernelModel(H200, regime=regime, residual=residual)
-        return model.predict_batch(batch_of([WIDE, NARROW])).runtime_us
+def test_a_chain_is_corrected_by_the_share_of_the_kernel_launched_alone():
+    def found(regime, residual):
+        return KernelModel(H200, regime=regime, residual=residual).predict_batch(batch_of([WIDE, NARROW]))
 
-    alone = runtimes_us("burst", "auto") / runtimes_us("burst", "off")
-    chained = runtimes_us(regime, "auto") / runtimes_us(regime, "off")
-    assert chained == pytest.approx(alone, rel=1e-6)
+    def shares(regime):
+        return found(regime, "auto").runtime_us / found(regime, "off").runtime_us
+
+    alone = shares("burst")
     assert np.all(np.abs(alone - 1.0) > 1e-4)
+    assert shares("graph") == pytest.approx(alone, rel=1e-6)
+    # No tree has seen a clock that the power cap holds deep under boost: below 0.8 of it none corrects.
+    capped = np.asarray(found("sustained", "off").details["set_clk_mhz"])
+    assert np.all(capped < 0.8 * H200.sm_clk_mhz)
+    assert shares("sustained") == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("clock", "supported"), [(1.0, 1.0), (0.9, 1.0), (0.85, 0.5), (0.8, 0.0), (0.5, 0.0)]
+)
+def test_a_correction_fades_as_the_cap_holds_the_clock(clock, supported):
+    assert supported_share(clock) == pytest.approx(supported)
 
 
 @needs_shipped

@@ -31,7 +31,7 @@ from gemm_model.kernels.registry import family_of
 ROWS_OF_A_TABLE = 1500.0
 """Total weight of a family's table of one type, whatever its length [rows]; joint fits; chosen: a family with ten
 times as many rows must not determine the card's numbers alone."""
-BYTES_WEIGHT = {"dram_read_bytes": 0.15, "l2_bytes": 0.5}
+BYTES_WEIGHT = {"dram_read_bytes": 0.5, "l2_bytes": 0.5}
 """Weight of errors of bytes [1]; rows with counters; chosen: an error of bytes weighs less than one of time."""
 START_WEIGHT = 1.5
 """Weight of the distance from the start [1, of a number's range, in OUTLIER_SCALE]; joint fits; chosen: weak, it

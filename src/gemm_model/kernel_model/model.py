@@ -57,6 +57,7 @@ from gemm_model.kernel_model.residual import (
     features,
     load_residual,
     residual_beside,
+    supported_share,
 )
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
@@ -536,10 +537,11 @@ class PhysicalEvaluation:
         seen = features(*self._seen_by_trees())
         physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
         forest = residual.forests[self.kind]
-        alike = np.broadcast_to(self._seen_alike(residual), physical_us.shape)
+        supported = supported_share(times.set_clk_mhz / self.model.gpu.sm_clk_mhz)
+        share = np.broadcast_to(self._seen_alike(residual) * supported, physical_us.shape)
 
         def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            log_error = np.where(alike[rows], forest.predict(seen[:, rows]), 0.0)
+            log_error = share[rows] * forest.predict(seen[:, rows])
             return corrected_us(physical_us[rows], log_error, floor_us[rows])
 
         return Correction(runtime_us=runtime_us, error_band=self.error_band)

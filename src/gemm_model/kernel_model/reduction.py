@@ -137,12 +137,14 @@ def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder,
 def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
     """Bytes of partial sums written to L2 and read again.
 
-    With splits in rounds they cover whole tiles, including rows and columns outside the matrix, because
-    CUTLASS adds each register with an atomic operation (`BlockStripedReduce`). Splits side by side show no
-    such cost.
+    A second kernel reads all that was written. Otherwise splits add their sums in L2 by atomic operations, which
+    cover whole tiles, including rows and columns outside the matrix, and the last split reads the total once
+    (QuACK 0.6.5 `epilogue_split_k`, CUTLASS `BlockStripedReduce`; L2 counters of 500 kernels on h200).
     """
     if is_zero(schedule.partial_sums):
         return 0.0
-    filled = schedule.filled_m * schedule.filled_n if order.splits == "rounds" else 1.0
-    sums = batch.m * batch.n / filled * batch.batch
-    return sums * schedule.partial_sums * PARTIAL_SUM_BYTES * 2.0
+    sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES
+    if order.splits == "apart":
+        return 2.0 * schedule.partial_sums * sums
+    read_once = where(schedule.partial_sums > 0.0, 1.0, 0.0)
+    return (schedule.partial_sums + read_once) * sums / (schedule.filled_m * schedule.filled_n)

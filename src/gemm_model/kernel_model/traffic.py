@@ -92,8 +92,12 @@ def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
     if kernel.a_written and gpu.l2_unwritten_share > 0.0:
         a_bytes = batch.a_once_bytes
         reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
+    workspace = workspace_bytes(batch, schedule, order)
+    if kernel.around.profiled and order.splits == "apart":
+        # A profiler empties L2 before the second kernel, which then reads the partial sums from DRAM.
+        reads = reads + 0.5 * workspace
     spilled = spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
-    writes = output + workspace_bytes(batch, schedule, order)
+    writes = output + workspace
     output_pieces = further_pieces(batch.output_pitch_bytes)
     write_load = writes
     if any_of(output_pieces > 0.0):
@@ -226,17 +230,19 @@ def _dram_reads(
 
     DRAM delivers each wave's distinct panels, less those that L2 kept. Within a wave the tiles advance together,
     so L2 serves the repeated uses of a panel, except by tiles that lag too far behind. The next wave of a group
-    reads the same minor panels again, from L2 if it kept them while the rest of the group ran, which may be
-    more than a wave. Operands that fit in L2 together are read once.
+    reads its minor panels again, the next group the major operand: from L2, if it kept them meanwhile.
     """
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
-    waves = schedule.tiles / schedule.resident
-    reused = maximum(waves - 1.0, 0.0) * panels.again_bytes * _kept(panels.until_reuse_bytes, capacity)
-    touched = maximum(waves, 1.0) * panels.bytes
-    streamed = touched - reused
+    waves = maximum(schedule.tiles / schedule.resident, 1.0)
+    touched = waves * panels.bytes
+    minor_again = maximum(waves * panels.minor_bytes - panels.minor_operand_bytes, 0.0)
+    major_again = maximum(waves * panels.major_bytes - panels.major_operand_bytes, 0.0)
+    minor_kept = minor_again * _kept(panels.until_minor_bytes, capacity)
+    major_kept = major_again * _kept(panels.until_major_bytes, capacity)
+    streamed = touched - minor_kept - major_kept
     late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, numbers)
-    fits = _kept(operands, capacity)
-    return maximum(fits * operands + (1.0 - fits) * (streamed + late), operands)
+    # Operands that fit in L2 together stay, however far apart the tiles are.
+    return maximum(streamed + (1.0 - _kept(operands, capacity)) * late, operands)
 
 
 def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
@@ -259,21 +265,29 @@ def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
 
 @formula_record
 class _WavePanels:
-    """Bytes of A and B that one wave touches; each field is a number or an array."""
+    """Bytes of the minor and the major operand that one wave touches; each field is a number or an array."""
 
-    bytes: Values
-    again_bytes: Values
-    """Bytes that the next wave reads again."""
-    until_reuse_bytes: Values
-    """Bytes that L2 takes in until that reuse."""
+    minor_bytes: Values
+    major_bytes: Values
+    minor_operand_bytes: Values
+    """Bytes of the whole operand, once."""
+    major_operand_bytes: Values
+    until_minor_bytes: Values
+    """Bytes that L2 takes in until the next wave of a group reads the minor panels again."""
+    until_major_bytes: Values
+    """Bytes that L2 takes in until the next group reads the major panels again."""
     crossing: Values
     """Share of the wave's bytes that cross from one half of L2 to the other."""
 
+    @property
+    def bytes(self) -> Values:
+        return self.minor_bytes + self.major_bytes
+
 
 def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
-    """The panels of a wave; the next wave reads the same minor panels again.
+    """The panels of a wave, and what L2 takes in until they are read again.
 
-    If a wave holds whole matrices of a batch, the next wave reads only the operands that the matrices share.
+    The next wave of a group reads the same minor panels, the next group the whole major operand of the matrix.
     """
     a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
     m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
@@ -285,21 +299,33 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         m_panel = m_panel * where(kinds.a_shared, 1.0, kinds.a_distinct)
         n_panel = n_panel * where(kinds.b_shared, 1.0, kinds.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
-    minor, major = schedule.minor_panels * minor_panel, schedule.major_panels * major_panel
-    again, footprint = minor, minor + major
-    if any_of(schedule.matrices > 1.0):
-        minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
-        footprint = minor * minor_matrices + major * major_matrices
-        common = where(minor_matrices > 1.0, 0.0, minor) + where(major_matrices > 1.0, 0.0, major)
-        again = where(schedule.matrices > 1.0, common, minor)
-    until_reuse = where(schedule.group > schedule.resident, schedule.group * minor_panel, footprint)
+    minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+    minor = schedule.minor_panels * minor_panel * minor_matrices
+    major = schedule.major_panels * major_panel * major_matrices
+    a_operand = batch.a_once_bytes
+    b_operand = batch.operand_bytes - a_operand
+    minor_operand, major_operand = in_order(schedule.minor_is_m, a_operand, b_operand)
+    # Outputs take lines of L2 as well.
+    tile_output = batch.output_bytes * schedule.sharers / schedule.tiles
+    until_minor = where(schedule.group > schedule.resident, schedule.group * minor_panel, minor + major)
+    until_minor = until_minor + schedule.resident * tile_output
+    group_tiles = maximum(schedule.group * schedule.group_steps, schedule.resident)
+    until_major = minor + schedule.group_steps * major_panel * major_matrices + group_tiles * tile_output
     # A line that several clusters read crosses once, unless all of them happen to be on the line's own side.
     # Splits of a tile want other lines of its panels.
     clusters = minimum(schedule.resident, schedule.tiles) / schedule.splits_at_once
     minor_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.minor_panels, 1.0))
     major_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.major_panels, 1.0))
     crossing = (minor * minor_cross + major * major_cross) / (minor + major)
-    return _WavePanels(footprint, again, until_reuse, crossing)
+    return _WavePanels(
+        minor_bytes=minor,
+        major_bytes=major,
+        minor_operand_bytes=minor_operand,
+        major_operand_bytes=major_operand,
+        until_minor_bytes=until_minor,
+        until_major_bytes=until_major,
+        crossing=crossing,
+    )
 
 
 def rows_missed_share(
@@ -310,8 +336,8 @@ def rows_missed_share(
     panels = panels * _matrices(batch, schedule)[0]
     touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
     new = minimum(batch.m * batch.batch / touched, 1.0)
-    until_reuse_bytes = _wave_panels(batch, schedule).until_reuse_bytes
-    return 1.0 - (1.0 - new) * _kept(until_reuse_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
+    until_minor_bytes = _wave_panels(batch, schedule).until_minor_bytes
+    return 1.0 - (1.0 - new) * _kept(until_minor_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
 
 
 def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:

@@ -17,7 +17,6 @@ from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.core.routing import Routing
@@ -27,7 +26,6 @@ from gemm_model.serving.choose import candidates, shortlist
 from gemm_model.serving.layers import Parallelism
 from gemm_model.serving.model import launches_of, times_of
 from gemm_model.serving.model_parts import LatentDecode, Part, Step, Work, parts_of
-from gemm_model.serving.numbers import serving_numbers
 from gemm_model.serving.problem import ServedProduct
 
 REGIMES = (SUSTAINED, GRAPH)
@@ -163,9 +161,9 @@ class _Card:
         """Time of one call [us], its limiter and its band."""
         if isinstance(work, GemmProblem):
             best = self.ranker.rank(work, 1).best.prediction
-            pick, time_us = self.ranker.heuristic_choice_of(work), self._borne_out_us(best)
-            limiter = pick.limiter(time_us, best.limiter)
-            return float(pick.time_us(time_us, best.limiter)), limiter, best.error_band
+            pick = self.ranker.heuristic_choice_of(work)
+            limiter = pick.limiter(best.runtime_us, best.limiter)
+            return float(pick.time_us(best.runtime_us, best.limiter)), limiter, best.error_band
         if isinstance(work, AttentionProblem):
             best = rank_attention(work, self.gpu, model=self.attention).best.prediction
             return best.runtime_us, best.limiter, best.error_band
@@ -174,17 +172,6 @@ class _Card:
         math_us = work.flop / self.gpu.flop_per_us(element_type(work.dtype).math_kind)
         dram_us = work.dram_bytes / self.gpu.dram_read_bytes_per_us
         return max(math_us, dram_us), "TENSOR" if math_us > dram_us else "DRAM", None
-
-    def _borne_out_us(self, found: Prediction) -> float:
-        """A product's time [us] with as much of the trees' correction as its clock supports.
-
-        The trees have seen launches on rested cards: below `trees_whole_share` of the boost clock, where the
-        power cap sets it, their correction fades, and at `trees_least_share` it is gone.
-        """
-        numbers, share = serving_numbers(), found.details["set_clk_mhz"] / self.gpu.sm_clk_mhz
-        span = numbers.trees_whole_share - numbers.trees_least_share
-        kept = min(max((share - numbers.trees_least_share) / span, 0.0), 1.0)
-        return found.runtime_us - (1.0 - kept) * found.phases_us.get(RESIDUAL_PHASE, 0.0)
 
     def _served(self, work: ServedProduct) -> tuple[float, str, None]:
         """Of the fastest configuration of the frameworks' grid."""

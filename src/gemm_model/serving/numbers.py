@@ -26,8 +26,6 @@ class ServingNumbers:
     spill_cost: float = empirical("1", 0.0, 100.0)
     trees_margin: float = empirical("1", 0.0, 1.0)
     formulas_margin: float = empirical("1", 0.0, 1.0)
-    trees_least_share: float = empirical("1", 0.3, 0.85)
-    trees_whole_share: float = empirical("1", 0.85, 1.0)
 
 
 @cache
