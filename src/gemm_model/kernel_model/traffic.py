@@ -98,15 +98,8 @@ def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
         reads = reads + 0.5 * workspace
     spilled = spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     writes = output + workspace
-    output_pieces = further_pieces(batch.output_pitch_bytes)
-    write_load = writes
-    if any_of(output_pieces > 0.0):
-        piece_bytes = kernel_model_numbers().l2_piece_bytes
-        stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
-        narrow = piece_bytes / stored_row
-        write_load = writes + numbers.misalignment.write_cost * output * output_pieces * narrow
     crossing = panels.crossing * reads
-    stored = L2_WRITES * write_load
+    stored = L2_WRITES * (writes + _misaligned_bytes(batch, numbers))
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -211,6 +204,16 @@ def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
     Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
     """
     return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
+
+
+def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Bytes of output that L2 takes beyond the output itself, for rows that are stored in several pieces."""
+    pieces = further_pieces(batch.output_pitch_bytes)
+    if not any_of(pieces > 0.0):
+        return 0.0
+    piece_bytes = kernel_model_numbers().l2_piece_bytes
+    stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
+    return numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
 
 
 def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
