@@ -1,6 +1,6 @@
 """Held-out timings of flash-attn-4 (models that no number was fitted to): errors by kind, and the choice."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,8 +8,10 @@ import pytest
 
 from benchmarks.measured import rows_of
 from gemm_model import predict_table
-
-Rows = Callable[[pd.DataFrame], pd.Series]
+from gemm_model.attention.model import AttentionModel
+from gemm_model.attention.numbers import attention_numbers
+from gemm_model.core.gpu import load_gpu
+from gemm_model.tables.attention import predict_attention_frame
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,15 @@ def test_decode_with_and_without_splits(unseen):
     for rows in (decode, decode & (unseen["num_splits"] > 1)):
         assert rows.sum() > 100
         assert unseen.loc[rows, "error"].mean() < 0.06
+
+
+def test_without_a_number_fitted_to_attention(unseen):
+    # Instructions as counted; stores of QuACK's GEMMs; units that hide all but the longest; a GEMM's current.
+    others = {"score_slots": 5.1, "store_bytes_per_clk": 22.3, "overlap_order": 20.0, "mma_current": 1.0}
+    model = AttentionModel(load_gpu("h200"), replace(attention_numbers(), **others, length_clk=0.0))
+    for rows, worst in ((unseen[_prefill(unseen)], 0.065), (unseen[~_prefill(unseen)], 0.07)):
+        error = np.abs(predict_attention_frame(rows, model).runtime_us / rows["runtime_us"] - 1.0)
+        assert error.mean() < worst
 
 
 def test_choice_over_all_tiles_of_models_that_nobody_had_seen(unseen):

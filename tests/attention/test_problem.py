@@ -53,15 +53,9 @@ def test_lengths_give_batch_and_longest():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (
-            "causal heads=32 kv_heads=7 seq_q=4 head_dim=64",
-            "expected a multiple of the 7 kv_heads",
-        ),
+        ("causal heads=32 kv_heads=7 seq_q=4 head_dim=64", "expected a multiple of the 7 kv_heads"),
         ("full heads=32 seq_q=4 head_dim=64 window=9", "window is 9 without causal"),
-        (
-            "causal heads=32 seq_q=9 seq_kv=4 head_dim=64",
-            "seq_q is 9 with causal; expected at most",
-        ),
+        ("causal heads=32 seq_q=9 seq_kv=4 head_dim=64", "seq_q is 9 with causal; expected at most"),
         ("heads=32 seq_q=9 head_dim=64", "attention begins with 'heads=32'"),
         ("full heads=32 head_dim=64", "attention lacks seq_q="),
         ("full heads=32 seq_q=9 head_dim=64 head_dim=64", "the word head_dim twice"),
@@ -78,17 +72,9 @@ def test_bad_problems_are_told_in_a_sentence(words, sentence):
     ("words", "config", "sentence"),
     [
         ("full heads=8 seq_q=64 head_dim=512", "flash_attention", "head_dim is 512"),
-        (
-            "full heads=8 seq_q=64 head_dim=128",
-            "flash_attention tile=256x64",
-            "4 consumer groups; expected 1 to 3",
-        ),
+        ("full heads=8 seq_q=64 head_dim=128", "flash_attention tile=256x64", "4 consumer groups; expected"),
         # Q 128 x 256 and rings of 2 x 96 x 512 elements are 262144 bytes and 1024 more.
-        (
-            "full heads=8 seq_q=64 head_dim=256",
-            "flash_attention tile=128x96",
-            "needs 263168 bytes of shared memory",
-        ),
+        ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=128x96", "needs 263168 bytes of shared"),
         # 192 / 2 + 256 / 2 accumulators of 160 registers.
         ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=192x192", "needs 64 registers a thread"),
         (

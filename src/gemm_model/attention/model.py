@@ -23,6 +23,7 @@ from gemm_model.attention.tiles import (
 )
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, limiting
@@ -99,9 +100,9 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     )
     return Demand(
         groups=groups,
-        qk=numbers.turn_clk + _product_clk(silicon, share, (rows, batch.tile_n, dim), qk_bytes),
+        qk=silicon.drain_clk + _product_clk(silicon, share, (rows, batch.tile_n, dim), qk_bytes),
         pv=_product_clk(silicon, share, (rows, dim_v, batch.tile_n), pv_bytes),
-        softmax=numbers.block_clk + 0.0 * scores,
+        softmax=silicon.round_trip_clk + 0.0 * scores,
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
         correction=rows * dim_v * numbers.output_slots / LANES
@@ -260,9 +261,10 @@ def times_at(
     return Times(
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
-        outside=numbers.cta_clk
+        outside=(silicon.cta_start_us + demand.groups * silicon.group_end_us) * sm_clk_mhz
         + np.where(batch.of_lengths, numbers.length_clk, 0.0)
         + demand.start_bytes * clk_per_byte(demand.missed)
+        + demand.groups * demand.correction
         + store,
         masked=demand.masked,
     )
@@ -299,8 +301,7 @@ def work_of_sms(
     asked = demand.l2_bytes * (1.0 - demand.merged) / silicon.l2_bytes_per_us
     device = np.maximum(asked, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
-    order = numbers.overlap_order
-    apart = (alone.mean_clk(batch) ** order + device_clk**order) ** (1.0 / order)
+    apart = np.asarray(smooth_maximum(alone.mean_clk(batch), device_clk, numbers.overlap_order))
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
     last = share * busiest_sm(
         batch, demand.tiles, sms, mean, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks)
@@ -308,8 +309,7 @@ def work_of_sms(
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail.mean_clk(batch), 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
     dealt = of_lengths(batch, sms, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks))
-    # The first CTA of an SM does not wait for another one to end.
-    last = np.where(dealt > 0.0, share * dealt, last) - numbers.cta_clk
+    last = np.where(dealt > 0.0, share * dealt, last)
     return SmWork(
         mean_clk=share * mean,
         last_clk=np.maximum(last, 0.0),
@@ -366,7 +366,7 @@ class AttentionModel:
     def _clock(self, demand: Demand, silicon: Silicon, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
         busy_clk = busy_us * clock
-        math = blocks * (demand.qk - self.numbers.turn_clk + demand.pv) * demand.filled / busy_clk
+        math = blocks * (demand.qk - silicon.drain_clk + demand.pv) * demand.filled / busy_clk
         rested = silicon.clock_mhz(
             self.numbers.mma_current * math,
             demand.l2_bytes / silicon.l2_bytes_per_us / busy_us,

@@ -30,6 +30,14 @@ class Silicon:
     dram_bytes_per_us: float
     l2_latency_clk: float
     dram_latency_us: float
+    drain_clk: float
+    """Time for which the tensor cores stand still while a consumer group waits for its MMAs."""
+    round_trip_clk: float
+    """Least time of a stage: barriers, issue of its MMAs, waiting for them."""
+    cta_start_us: float
+    """Time from the start of a CTA to its first load."""
+    group_end_us: float
+    """Time from the last store of a CTA to its end, for each consumer group."""
     launch_us: float
     """Time from the end of a kernel in a CUDA graph to the first load of the next one on all SMs."""
     merging: float
@@ -79,6 +87,10 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
         l2_latency_clk=gpu.l2_latency_clk or 0.0,
         dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
+        drain_clk=numbers.promotion.drain_clk,
+        round_trip_clk=numbers.round_trip.single_clk,
+        cta_start_us=calibration.within_phases.prologue_us,
+        group_end_us=calibration.within_phases.drain_us,
         launch_us=numbers.chain.boundary_us + numbers.chain.gap_us + numbers.launch.full_grid_us,
         merging=numbers.coalescing.share,
         clock=numbers.clock,
