@@ -1,16 +1,30 @@
+import json
+
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from gemm_model.attention.choice import rank_attention
+from gemm_model.attention.model import AttentionModel
 from gemm_model.choice.selection import Ranker
 from gemm_model.cli import main
+from gemm_model.core.attention import AttentionProblem
+from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations.huggingface import shapes_of
+from gemm_model.serving import planner_tables
+from gemm_model.serving.choose import choose_layers
+from gemm_model.serving.frameworks import framework_of
+from gemm_model.serving.layers import Parallelism, moe_cells
+from gemm_model.serving.numbers import serving_numbers
+from gemm_model.serving.planner_tables import power_law_rows
 
 SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n2048,8192,4096\n"
 
 
-def emit(tmp_path, *more):
-    (tmp_path / "sizes.csv").write_text(SIZES)
+def emit(tmp_path, *more, sizes=SIZES):
+    (tmp_path / "sizes.csv").write_text(sizes)
     words = ["emit", "aiconfigurator", "--gpu", "h200", "--memory-gib", "141"]
     return main([*words, "--output", str(tmp_path / "out"), "--input", str(tmp_path / "sizes.csv"), *more])
 
@@ -30,12 +44,106 @@ def test_a_system_and_its_table_of_gemms_are_written(tmp_path):
     assert row["latency"] == pytest.approx(own_us / 1e3, rel=1e-6)
 
 
-def test_aiconfigurator_reads_the_system(tmp_path):
+MODEL = {
+    "model_type": "mixtral", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024, "vocab_size": 0, "hidden_act": "silu",
+}  # fmt: skip
+EXPERTS = {**MODEL, "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for name, values in (
+        ("BATCHES", (1, 4)),
+        ("LENGTHS", (64, 256)),
+        ("TOKENS", (4, 64)),
+        ("VIDUR_TOKENS", (32,)),
+    ):
+        monkeypatch.setattr(planner_tables, name, values)
+
+
+def rows_of(tmp_path, name, where):
+    table = pd.read_parquet(next((tmp_path / "out").rglob(f"{name}_perf.parquet")))
+    return table[np.logical_and.reduce([table[column] == value for column, value in where.items()])]
+
+
+def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_beside_them(tmp_path, small):
+    (tmp_path / "config.json").write_text(json.dumps(EXPERTS))
+    assert emit(tmp_path, "--model", str(tmp_path / "config.json"), "--node-gpus", "2") == 0
+    gpu, numbers = load_gpu("h200"), serving_numbers()
+    for name, queries, step in (("context", 256, 0), ("generation", 1, 255)):
+        where = {"batch_size": 4, "num_heads": 4, "num_key_value_heads": 1, "isl": queries, "step": step}
+        (row,) = rows_of(tmp_path, f"{name}_attention", where).itertuples()
+        sizes = {"batch": 4, "heads": 4, "kv_heads": 1, "seq_q": queries, "seq_kv": 256, "head_dim": 64}
+        problem = AttentionProblem.of(**sizes, head_dim_v=64, dtype="bf16", causal=queries > 1)
+        # Keys and values of 64 elements of 2 bytes.
+        beside_us = numbers.attention_beside_us + 4 * queries * 2 * 64 * 2 / gpu.dram_read_bytes_per_us
+        kernel_us = rank_attention(problem, gpu, model=AttentionModel(gpu)).best.prediction.runtime_us
+        assert row.latency * 1e3 == pytest.approx(kernel_us + beside_us)
+    where = {"num_tokens": 64, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced"}
+    (row,) = rows_of(tmp_path, "moe", where).itertuples()
+    cell = moe_cells(shapes_of(EXPERTS), Parallelism(tensor=2))[0]
+    layer = [[cell.product(64, down=down) for down in (False, True)]]
+    products_us = choose_layers(layer, gpu, framework_of("vllm"), "balanced")[0].predicted_us
+    moved = 2 * 64 * (2 * (3 * 512 + 512) + 512)
+    expected_us = products_us + numbers.experts_beside_us + moved / gpu.dram_read_bytes_per_us
+    assert row.latency * 1e3 == pytest.approx(expected_us)
+    assert (row.inter_size, row.hidden_size, row.num_experts, row.topk) == (1024, 512, 8, 2)
+    assert len(rows_of(tmp_path, "moe", {"moe_dtype": "bfloat16"})) == 3 * 3 * 2
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 64, 4096])
+def test_a_skewed_routing_gives_every_row_once_and_the_busiest_card_the_most(tokens):
+    alone, of_four = (moe_cells(shapes_of(EXPERTS), Parallelism(tensor=4, expert=ep))[0] for ep in (1, 4))
+    rows, busiest = (power_law_rows(tokens, cell, 1.2) for cell in (alone, of_four))
+    assert (len(rows), sum(rows)) == (8, 2 * tokens)
+    assert max(rows) <= tokens
+    assert len(busiest) == 2
+    assert sum(busiest) >= 2 * tokens / 4
+    assert tokens < 64 or max(rows) > 2 * 2 * tokens / 8
+
+
+def test_vidur_reads_a_layer_by_operator(tmp_path, small):
+    (tmp_path / "tiny.json").write_text(json.dumps(MODEL))
+    words = ["emit", "vidur", "--gpu", "h200", "--node-gpus", "2", "--model", str(tmp_path / "tiny.json")]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    layers, attention = (
+        pd.read_csv(tmp_path / f"out/compute/h200/tiny/{name}.csv") for name in ("mlp", "attention")
+    )
+    assert layers["num_tensor_parallel_workers"].tolist() == [1, 2]
+    ranker = Ranker("h200", family="cublas", options={"regime": "sustained", "l2": "written"})
+    for name, n, k in (("attn_pre_proj", 384, 512), ("mlp_up_proj", 1024, 512), ("mlp_down_proj", 512, 512)):
+        best = ranker.rank(GemmProblem.of(32, n, k), 1).best.prediction
+        own_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
+        assert layers[f"time_stats.{name}.median"][1] == pytest.approx(own_us / 1e3)
+    # A normalization reads and writes 32 rows of 512 elements of 2 bytes.
+    norm_us = 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
+    assert layers["time_stats.input_layernorm.median"][0] == pytest.approx(norm_us / 1e3)
+    decode = attention[~attention["is_prefill"]]
+    assert decode["time_stats.attn_decode.median"].notna().all()
+    assert decode["time_stats.attn_prefill.median"].isna().all()
+    assert set(decode["batch_size"]) == {1, 4}
+
+
+def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     reason = "aiconfigurator is not installed: pip install 'aiconfigurator>=0.12,<0.13'"
-    database = pytest.importorskip("aiconfigurator.sdk.perf_database", reason=reason)
-    assert emit(tmp_path) == 0
-    database.set_systems_paths(f"default,{tmp_path / 'out'}")
-    assert "h200" in database.get_supported_databases()
+    estimate = pytest.importorskip("aiconfigurator.cli.api", reason=reason).cli_estimate
+    widths = ((5120, 2048), (2048, 4096), (128, 2048), (151936, 2048))
+    sizes = "m,n,k\n" + "".join(f"{m},{n},{k}\n" for m in (1, 256, 4096) for n, k in widths)
+    moe = {"hidden_size": 2048, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+    (tmp_path / "config.json").write_text(json.dumps({**MODEL, **moe, **heads}))
+    assert emit(tmp_path, "--model", str(tmp_path / "config.json"), "--node-gpus", "1", sizes=sizes) == 0
+    types = {
+        "gemm_quant_mode": "bfloat16",
+        "moe_quant_mode": "bfloat16",
+        "systems_paths": f"default,{tmp_path / 'out'}",
+    }
+    asked = {"isl": 256, "osl": 32, "batch_size": 4, "tp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
+    found = estimate(
+        "Qwen/Qwen3-30B-A3B", "h200", backend_name="vllm", backend_version="0.24.0", **asked, **types
+    )
+    assert 1.0 < found.tpot < 30.0
 
 
 @pytest.mark.parametrize(
@@ -44,6 +152,7 @@ def test_aiconfigurator_reads_the_system(tmp_path):
         (("--gpu", "no_such"), "unknown GPU"),
         (("--memory-gib", "0"), "--memory-gib is 0.0"),
         (("--backend", "../x"), "is no name of a folder"),
+        (("--model", "nowhere.json"), "nowhere.json: cannot be read"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(tmp_path, capsys, more, told):

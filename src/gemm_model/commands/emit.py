@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 
+if TYPE_CHECKING:
+    from gemm_model.core.gpu import GpuSpec
+    from gemm_model.integrations.huggingface import ModelShapes
+
 EXAMPLES = (
     "aiconfigurator --gpu h200 --memory-gib 141 --output systems",
-    "aiconfigurator --gpu l40s --memory-gib 48 --link-gb-per-s 32 --output systems --input shapes.csv",
+    "aiconfigurator --gpu l40s --memory-gib 48 --link-gb-per-s 32 --output systems --model config.json",
+    "vidur --gpu l40s --model config.json --output profiling",
 )
-PLANNERS = ("aiconfigurator",)
+AICONFIGURATOR, VIDUR = PLANNERS = ("aiconfigurator", "vidur")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,22 +30,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    _check(args)
+    from gemm_model.core.gpu import as_gpu
+    from gemm_model.integrations.huggingface import read_config
+    from gemm_model.models import DEFAULT_MODEL
+    from gemm_model.report.document import Document
+
+    gpu = as_gpu(args.gpu)
+    models = [read_config(name) for name in common.listed(args.model or "")]
+    emit = _vidur if args.planner == VIDUR else _aiconfigurator
+    files, rows = emit(args, gpu, models)
+    document = Document(
+        verb="emit",
+        gpu=gpu.name,
+        model=DEFAULT_MODEL,
+        rows=[{"file": str(path)} for path in files],
+        result={"planner": args.planner, "rows": rows},
+    )
+    common.print_document(document, args.format or "table")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise InputError for numbers out of range, and for what a planner needs or does not read."""
     common.no_overrides(args)
+    if args.planner == VIDUR and not args.model:
+        raise InputError("vidur needs --model CONFIG.json: its tables are a model's")
+    if args.planner == VIDUR and args.input is not None:
+        raise InputError("--input is read for aiconfigurator only")
+    if args.planner == AICONFIGURATOR and args.memory_gib is None:
+        raise InputError("aiconfigurator needs --memory-gib: the DRAM of a card, in GiB")
     for name in ("memory_gib", "node_gpus", "link_gb_per_s"):
-        if not 0 < getattr(args, name) < 1e6:
-            raise InputError(f"--{name.replace('_', '-')} is {getattr(args, name)}; expected 1 to 1000000")
+        value = getattr(args, name)
+        if value is not None and not 0 < value < 1e6:
+            raise InputError(f"--{name.replace('_', '-')} is {value}; expected 1 to 1000000")
     for name in ("backend", "backend_version"):
         if not getattr(args, name).replace(".", "").replace("_", "").isalnum():
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)!r} is no name of a folder")
     if args.output.exists() and not args.output.is_dir():
         raise InputError(f"--output {args.output} is a file; expected a folder")
-    from gemm_model.core.gpu import as_gpu
+
+
+def _aiconfigurator(
+    args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]
+) -> tuple[list[Path], int]:
     from gemm_model.integrations import aiconfigurator as planner
-    from gemm_model.models import DEFAULT_MODEL
-    from gemm_model.report.document import Document
+    from gemm_model.serving import planner_tables
 
     planner.require_pyarrow()
-    gpu = as_gpu(args.gpu)
     sizes = None
     if args.input is not None:
         from gemm_model.tables.table import read_table
@@ -45,18 +85,33 @@ def run(args: argparse.Namespace) -> int:
         sizes = read_table(args.input)
     backend = planner.Backend(name=args.backend, version=args.backend_version)
     system = planner.system_of(gpu, args.memory_gib, args.node_gpus, args.link_gb_per_s)
-    rows = len(planner.grid() if sizes is None else sizes) * len(planner.GEMM_TYPES)
-    with common.progress("predicting", rows) as advance:
-        table = planner.gemm_table(gpu, backend, sizes, advance)
-    rows_written = [{"file": str(path)} for path in planner.write_system(args.output, system, table, backend)]
-    common.print_document(
-        Document(
-            verb="emit",
-            gpu=gpu.name,
-            model=DEFAULT_MODEL,
-            rows=rows_written,
-            result={"planner": args.planner, "gemms": len(table)},
-        ),
-        args.format or "table",
-    )
-    return 0
+    steps = len(planner.grid() if sizes is None else sizes) * len(planner.GEMM_TYPES)
+    rows = [*planner_tables.aiconfigurator_rows(models, gpu, args.node_gpus)]
+    with common.progress("predicting", steps + len(rows)) as advance:
+        tables = {"gemm_perf": planner.gemm_table(gpu, sizes, advance)}
+        tables |= planner_tables.tables_of(rows, advance)
+    return planner.write_system(args.output, gpu, system, tables, backend), sum(map(len, tables.values()))
+
+
+def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]) -> tuple[list[Path], int]:
+    """`compute/GPU/MODEL/mlp.csv` and `attention.csv` below --output; MODEL is the config's own name or folder."""
+    from gemm_model.core.files import atomic_write
+    from gemm_model.serving import planner_tables
+
+    files, total = [], 0
+    rows = {
+        name: [*planner_tables.vidur_rows(model, gpu, args.node_gpus)]
+        for name, model in zip(common.listed(args.model), models, strict=True)
+    }
+    with common.progress("predicting", sum(map(len, rows.values()))) as advance:
+        for name, of_model in rows.items():
+            path = Path(name)
+            place = (
+                args.output / "compute" / gpu.name / (path if path.is_dir() else path.with_suffix("")).name
+            )
+            place.mkdir(parents=True, exist_ok=True)
+            for table, found in planner_tables.tables_of(of_model, advance).items():
+                files.append(place / f"{table}.csv")
+                atomic_write(files[-1], found.to_csv(index=False))
+                total += len(found)
+    return files, total

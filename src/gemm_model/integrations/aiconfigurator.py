@@ -1,12 +1,12 @@
 """A system for aiconfigurator: what it plans deployments with on a card that nobody measured.
 
 Written for aiconfigurator 0.12, whose `--systems-paths` takes a folder with `NAME.yaml` and, under
-`data/NAME/gemm/BACKEND/VERSION/`, `gemm_perf.parquet` (m, n, k, latency [ms]) with `collection_meta.yaml`.
+`data/NAME/FAMILY/BACKEND/VERSION/`, tables of a family of operators (latency [ms]) with `collection_meta.yaml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,13 @@ WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 2560
 """Sizes m, and n and k, of the table; aiconfigurator interpolates between them."""
 REGIME = {"regime": "graph"}
 """What its collectors time: many calls in a CUDA graph, each with operands that the last has used."""
+FAMILIES = {
+    "gemm_perf": "gemm",
+    "context_attention_perf": "attention",
+    "generation_attention_perf": "attention",
+    "moe_perf": "moe",
+}
+"""Tables that are written, and the folders of their families."""
 TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
 
 
@@ -74,7 +81,6 @@ def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s:
 
 def gemm_table(
     gpu: GpuSpec | str,
-    backend: Backend,
     sizes: pd.DataFrame | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> pd.DataFrame:
@@ -94,20 +100,8 @@ def gemm_table(
         own_us = ranker.heuristic_choice.time_us(
             found["predicted_us"].to_numpy(np.float64), found["limiter"].to_numpy()
         )
-        parts.append(
-            pd.DataFrame(
-                {
-                    "framework": backend.name.upper(),
-                    "version": backend.version,
-                    "device": (spec.device_names or (spec.name,))[0],
-                    "op_name": "gemm",
-                    "kernel_source": "gemm-model",
-                    "gemm_dtype": name,
-                    **{size: sizes[size].to_numpy(np.int64) for size in ("m", "n", "k")},
-                    "latency": np.asarray(own_us) / 1e3,
-                }
-            )
-        )
+        columns = {size: sizes[size].to_numpy(np.int64) for size in ("m", "n", "k")}
+        parts.append(pd.DataFrame({"gemm_dtype": name, **columns, "latency": np.asarray(own_us) / 1e3}))
     if not parts:
         raise InputError(f"{spec.name}: no kernel of {TORCH_FAMILY} for {', '.join(GEMM_TYPES)}")
     return pd.concat(parts, ignore_index=True)
@@ -125,21 +119,31 @@ def require_pyarrow() -> None:
         raise MissingExtraError(extra_needed("a table of aiconfigurator", "pyarrow", "fleet"))
 
 
-def write_system(folder: Path, system: dict[str, Any], table: pd.DataFrame, backend: Backend) -> list[Path]:
-    """Write a system and its GEMM table below `folder`, for `--systems-paths default,FOLDER`; the files.
+def write_system(
+    folder: Path, gpu: GpuSpec, system: dict[str, Any], tables: Mapping[str, pd.DataFrame], backend: Backend
+) -> list[Path]:
+    """Write a system and its tables by name below `folder`, for `--systems-paths default,FOLDER`; the files.
 
     Raises MissingExtraError without pyarrow.
     """
     require_pyarrow()
-    name = Path(system["data_dir"]).name
-    place = folder / system["data_dir"] / "gemm" / backend.name / backend.version
-    place.mkdir(parents=True, exist_ok=True)
+    description = folder / f"{Path(system['data_dir']).name}.yaml"
     runtime = {"framework": backend.name, "version": backend.version}
     meta = {"schema_version": 1, "provenance": "gemm-model, predicted", "runtime": runtime}
-    files = [place / "gemm_perf.parquet", place / "collection_meta.yaml", folder / f"{name}.yaml"]
-    with atomic_path(files[0]) as temporary:
-        table.to_parquet(temporary, index=False)
-    status = {"tables": {"gemm_perf": {"status": "complete"}}}
-    atomic_write(files[1], yaml.safe_dump({**meta, **status}, sort_keys=False))
-    atomic_write(files[2], yaml.safe_dump(system, sort_keys=False))
-    return files
+    device = (gpu.device_names or (gpu.name,))[0]
+    told = {"framework": backend.name.upper(), "version": backend.version, "device": device}
+    files = []
+    for family in dict.fromkeys(FAMILIES[name] for name in tables):
+        place = folder / system["data_dir"] / family / backend.name / backend.version
+        place.mkdir(parents=True, exist_ok=True)
+        names = [name for name in tables if FAMILIES[name] == family]
+        for name in names:
+            files.append(place / f"{name}.parquet")
+            columns = {**told, "op_name": name.removesuffix("_perf"), "kernel_source": "gemm-model"}
+            with atomic_path(files[-1]) as temporary:
+                pd.DataFrame({**columns, **tables[name]}).to_parquet(temporary, index=False)
+        files.append(place / "collection_meta.yaml")
+        status = {"tables": {name: {"status": "complete"} for name in names}}
+        atomic_write(files[-1], yaml.safe_dump({**meta, **status}, sort_keys=False))
+    atomic_write(description, yaml.safe_dump(system, sort_keys=False))
+    return [*files, description]

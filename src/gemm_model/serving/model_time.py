@@ -132,7 +132,7 @@ def predict_model(
     Routing.parse(routing, experts=2, tokens=1)
     shapes = config if isinstance(config, ModelShapes) else read_config(config)
     parallel = parallel or Parallelism()
-    card = _Card(as_gpu(gpu), regime, routing)
+    card = Card(as_gpu(gpu), regime, routing)
     times = tuple(PartTime(part, *card.predicted(part.work)) for part in parts_of(shapes, step, parallel))
     return ModelTime(card.gpu.name, shapes.layers, step, parallel, times, tuple(_caveats(shapes, times)))
 
@@ -148,7 +148,7 @@ def _caveats(shapes: ModelShapes, times: Sequence[PartTime]) -> Iterator[str]:
         yield f"no band of their own, so that they take the widest of the others: {', '.join(unknown)}"
 
 
-class _Card:
+class Card:
     """Predicts parts on one card."""
 
     def __init__(self, gpu: GpuSpec, regime: str, routing: str) -> None:

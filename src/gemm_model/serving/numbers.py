@@ -26,6 +26,8 @@ class ServingNumbers:
     spill_cost: float = empirical("1", 0.0, 100.0)
     trees_margin: float = empirical("1", 0.0, 1.0)
     formulas_margin: float = empirical("1", 0.0, 1.0)
+    attention_beside_us: float = empirical("us", 0.0, 50.0)
+    experts_beside_us: float = empirical("us", 0.0, 100.0)
 
 
 @cache
