@@ -6,11 +6,7 @@ import torch  # noqa: E402
 from cutlass.operators.arguments.operand import ScaledOperand  # noqa: E402
 
 from gemm_model import predict  # noqa: E402
-from gemm_model.integrations.cutlass_operators import (  # noqa: E402
-    GemmModelHeuristic,
-    config_of,
-    problem_of,
-)
+from gemm_model.integrations.cutlass_operators import GemmModelHeuristic, config_of, problem_of  # noqa: E402
 
 MODEL = "WSPersistentGEMMModel"
 M, N, K = 512, 768, 1024
@@ -46,11 +42,8 @@ def test_operators_come_in_order_of_predicted_time(arguments, target, gpu):
     operators = ops.get_operators(arguments, target_sm=target)
     ranked = ops.get_operators(arguments, target_sm=target, heuristic=heuristic)
     assert sorted(map(id, ranked)) == sorted(map(id, operators)) or len(ranked) == len(operators)
-    own = [
-        each
-        for each in ranked
-        if f"sm{each.metadata.operator_class.designed_for_min_cc}" == heuristic.gpu.architecture
-    ]
+    least = int(heuristic.gpu.architecture.removeprefix("sm"))
+    own = [each for each in ranked if each.metadata.operator_class.designed_for_min_cc == least]
     assert own
     assert ranked[: len(own)] == own
     problem = problem_of(arguments)
@@ -62,9 +55,8 @@ def test_a_limit_keeps_the_first():
     heuristic = GemmModelHeuristic(gpu="h200", model=MODEL)
     every = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic)
     few = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic, limit=3)
-    assert [each.metadata.operator_name for each in few] == [
-        each.metadata.operator_name for each in every[:3]
-    ]
+    names = [each.metadata.operator_name for each in every]
+    assert [each.metadata.operator_name for each in few] == names[:3]
 
 
 def test_block_scales_are_read():
@@ -77,11 +69,9 @@ def test_block_scales_are_read():
 
 def test_the_tile_of_a_pair_of_ctas_is_that_of_the_mma():
     operators = ops.get_operators(dense(), target_sm="100a")
-    pairs = [
-        each.metadata.design for each in operators if getattr(each.metadata.design, "use_2cta_mma", False)
-    ]
-    config = config_of(pairs[0])
-    assert config.mma_m == pairs[0].tile_shape[0] == 2 * config.cta_m
+    designs = (each.metadata.design for each in operators)
+    pair = next(each for each in designs if getattr(each, "use_2cta_mma", False))
+    assert config_of(pair).mma_m == pair.tile_shape[0] == 2 * config_of(pair).cta_m
 
 
 def test_other_arguments_are_refused():

@@ -23,9 +23,8 @@ def problems_file(tmp_path, *entries):
 
 
 def test_a_problem_list_is_read(tmp_path):
-    fp8 = {
-        "m": 64, "n": 32, "k": 16, "layout": "tnt", "dtype_a": "e4m3", "dtype_b": "e5m2", "dtype_d": "bf16",
-    }  # fmt: skip
+    types = {"dtype_a": "e4m3", "dtype_b": "e5m2", "dtype_d": "bf16"}
+    fp8 = {"m": 64, "n": 32, "k": 16, "layout": "tnt", **types}
     half, eight = (each.problem for each in read_problems(problems_file(tmp_path, ENTRY, fp8)))
     assert (half.m, half.n, half.k, half.batch) == (4096, 2048, 1024, 2)
     assert (half.a_dtype.name, half.a_major, half.b_major, half.c_major) == ("fp16", "k", "k", "m")
@@ -159,12 +158,8 @@ def test_a_bad_result_is_named(tmp_path, row, words):
 
 def test_the_verb_reads_and_writes(gemm_model, tmp_path):
     tests = tmp_path / "tests.csv"
-    outcome = gemm_model(
-        *(
-            "cutlass-profiler", "--problems", problems_file(tmp_path, ENTRY), "--output", tests, "--model",
-            MODEL,
-        )
-    )  # fmt: skip
+    words = ("--problems", problems_file(tmp_path, ENTRY), "--output", tests, "--model", MODEL)
+    outcome = gemm_model("cutlass-profiler", *words)
     assert (outcome.code, "wrote 4 tests" in outcome.out) == (0, True)
     table = tmp_path / "table.csv"
     outcome = gemm_model("cutlass-profiler", "--results", results_file(tmp_path, result()), "--output", table)

@@ -32,6 +32,7 @@ DEEPSEEK_V3 = {
     "torch_dtype": "bfloat16",
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]},
 }  # fmt: skip
+GROUP = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"x": 1}}
 
 
 def test_a_dense_model():
@@ -52,16 +53,14 @@ def test_experts():
 
 def test_latent_attention_with_shared_experts_in_blocks_of_fp8():
     shapes = shapes_of(DEEPSEEK_V3)
-    latent = LatentAttention(
-        heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_head_dim=128
-    )  # fmt: skip
+    ranks = {"q_rank": 1536, "kv_rank": 512}
+    latent = LatentAttention(heads=128, **ranks, nope_dim=128, rope_dim=64, v_head_dim=128)
     assert shapes.attention == latent
     assert latent.head_dim == 192
     assert shapes.experts == Experts(count=256, top_k=8, size=2048, shared_size=2048)
     assert (shapes.moe_layers, shapes.dense_layers, shapes.dense_size) == (58, 3, 18432)
-    assert shapes.quantization == Quantization(
-        dtype="e4m3", block=(128, 128), weights_only=False, experts_only=False
-    )
+    whole = {"weights_only": False, "experts_only": False}
+    assert shapes.quantization == Quantization(dtype="e4m3", block=(128, 128), **whole)
 
 
 def test_windows_and_experts_of_four_bits():
@@ -109,15 +108,7 @@ def test_a_vision_transformer_and_gpt_2_have_no_gate():
     ("found", "expected"),
     [
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("int4", (1, 128), True)),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"x": 1}}
-                },
-            },
-            ("e4m3", None, False),
-        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}, ("e4m3", None, False)),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", None, False)),
     ],
 )

@@ -98,10 +98,7 @@ def test_a_template_that_needs_more_shared_memory_than_there_is_is_not_chosen():
 
 def test_the_librarys_outputs_keep_their_layout_as_without_tuning():
     choices, inputs = ModelChoices(gpu="h200")(), product(512, 11008, 4096)
-    library, templates = (
-        kept(InductorChoices(), inputs, [aten_mm]),
-        kept(InductorChoices(), inputs, [mm_template]),
-    )
+    library, templates = (kept(InductorChoices(), inputs, [each]) for each in (aten_mm, mm_template))
     with config.patch(max_autotune_allow_flexible_layouts=False):
         assert InductorChoices()._need_to_fix_layout(library, "mm")
         assert not choices._need_to_fix_layout(library, "mm")
@@ -146,23 +143,16 @@ def test_a_program_compiles_as_before_with_the_choices_installed():
 
     inputs = [torch.randn(32, 64), torch.randn(64, 64), torch.randn(64)]
     assert install("h200")
-    try:
-        found = torch.compile(program)(*inputs)
-    finally:
-        inductor.uninstall()
+    found = torch.compile(program)(*inputs)
+    inductor.uninstall()
     torch.testing.assert_close(found, program(*inputs), rtol=1e-3, atol=1e-3)
 
 
 def test_the_table_is_one_that_inductor_looks_up():
-    layers = torch.nn.Sequential(
-        torch.nn.Linear(4096, 640), torch.nn.ReLU(), torch.nn.Linear(640, 512, bias=False)
-    )
-    table = inductor.lookup_table(
-        layers.to(device="meta", dtype=torch.bfloat16),
-        [torch.empty(256, 4096, dtype=torch.bfloat16, device="meta")],
-        "h200",
-        confirm=2,
-    )
+    on_meta = {"device": "meta", "dtype": torch.bfloat16}
+    last = torch.nn.Linear(640, 512, bias=False)
+    layers = torch.nn.Sequential(torch.nn.Linear(4096, 640), torch.nn.ReLU(), last).to(**on_meta)
+    table = inductor.lookup_table(layers, [torch.empty(256, 4096, **on_meta)], "h200", confirm=2)
 
     class Reads(LookupTableChoices):
         def _get_lookup_table(self):

@@ -66,9 +66,8 @@ def test_what_a_fault_would_count_is_told_by_its_name(fault):
         problem = GemmProblem.of(4096, 4096, 4096, "e4m3", "bf16")
         meant = replace(world(fast_accum=True, cta_n=128), problem=problem)
     if fault.name == "cold_l2":
-        meant = replace(
-            meant, problem=GemmProblem.of(256, 2048, 4096), options={"regime": "counters", "l2": "warm"}
-        )
+        warm = {"regime": "counters", "l2": "warm"}
+        meant = replace(meant, problem=GemmProblem.of(256, 2048, 4096), options=warm)
     if fault.name == "bad_raster":
         meant = replace(meant, problem=GemmProblem.of(12288, 12288, 1024))
     with_fault = next(iter(fault.worlds(meant)))

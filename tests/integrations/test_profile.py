@@ -50,11 +50,8 @@ def program(path, card):
     small = ([8192], bf16, [1]), ([16, 7168], bf16, [7168, 1]), ([7168, 8192], bf16, [1, 7168])
     return trace(
         path,
-        *(
-            operator(1, "aten::mm", *square),
-            operator(2, "aten::mm", *square),
-            operator(3, "aten::addmm", *small),
-        ),
+        *(operator(number, "aten::mm", *square) for number in (1, 2)),
+        operator(3, "aten::addmm", *small),
         *(kernel(1, NVJET, 300.0) + kernel(2, NVJET, 250.0, by_call=True)),
         *(kernel(3, "void cublasLt::splitKreduce_kernel<32>", 3.0) + kernel(3, SPLIT, 41.0)),
         *(operator(4, "aten::add", *square), *kernel(4, ADD, 2.5), "no event"),

@@ -7,13 +7,7 @@ import torch  # noqa: E402
 from gemm_model import GemmProblem, rank  # noqa: E402
 from gemm_model.core.errors import InputError  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
-from gemm_model.integrations.quack import (  # noqa: E402
-    candidate_of,
-    early_config_prune,
-    gemm_config,
-    problem_of,
-    swapped,
-)
+from gemm_model.integrations.quack import candidate_of, early_config_prune, gemm_config, problem_of, swapped  # noqa: E402
 from gemm_model.kernels.emit import quack_arguments  # noqa: E402
 from gemm_model.kernels.feasibility import check  # noqa: E402
 
@@ -54,9 +48,8 @@ def test_a_config_survives_the_way_there_and_back(capacity):
 
 def test_all_hopper_configs_of_quack_are_legal():
     gpu = load_gpu("h200")
-    assert [check(PROBLEM, candidate_of(each.kwargs["config"]).config, gpu) for each in HOPPER] == [
-        None
-    ] * len(HOPPER)
+    for each in HOPPER:
+        assert check(PROBLEM, candidate_of(each.kwargs["config"]).config, gpu) is None
 
 
 def test_the_pruner_keeps_the_fastest():
@@ -69,9 +62,8 @@ def test_the_pruner_keeps_the_fastest():
 
 def test_another_pruner_may_run_before():
     only = [each for each in HOPPER if not each.kwargs["config"].swap_ab]
-    kept = early_config_prune("h200", top_k=3, model=MODEL, after=lambda *_args, **_kwargs: only)(
-        HOPPER, TENSORS
-    )
+    prune = early_config_prune("h200", top_k=3, model=MODEL, after=lambda *_args, **_kwargs: only)
+    kept = prune(HOPPER, TENSORS)
     assert len(kept) == 3
     assert not any(each.kwargs["config"].swap_ab for each in kept)
 

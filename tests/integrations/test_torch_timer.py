@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -65,15 +66,8 @@ def test_each_gemm_operator_is_read():
         meta(16, 48) @ meta(48)
         functional.linear(meta(2, 5, 56), meta(24, 56))
         torch.einsum("bij,bjk->bik", meta(2, 16, 72), meta(2, 72, 8))
-    assert sizes(seen) == [
-        (1, 32, 16, 64),
-        (1, 4, 8, 24),
-        (3, 16, 8, 32),
-        (3, 16, 8, 40),
-        (1, 16, 1, 48),
-        (1, 10, 24, 56),
-        (2, 16, 8, 72),
-    ]
+    expected = "1x32x16x64 1x4x8x24 3x16x8x32 3x16x8x40 1x16x1x48 1x10x24x56 2x16x8x72"
+    assert ["x".join(map(str, each)) for each in sizes(seen)] == expected.split()
     assert not seen.unmodelled
 
 
@@ -120,12 +114,9 @@ def test_the_kernel_before_has_written_the_first_operand_unless_told_otherwise()
 
 
 def test_fewer_sms_take_longer():
-    times = []
-    for sms in (132, 33):
-        with timer(sms=sms) as seen:
-            functional.linear(meta(4096, 4096), meta(4096, 4096))
-        times.append(seen.total_us)
-    assert times[1] > 2 * times[0]
+    with timer() as all_sms, timer(sms=33) as few:
+        functional.linear(meta(4096, 4096), meta(4096, 4096))
+    assert few.total_us > 2 * all_sms.total_us
 
 
 def test_modules_are_named_and_numbered_layers_added_up():
@@ -155,19 +146,14 @@ def test_backward_counts_two_gemms_for_each_forward_one():
 
 @pytest.mark.parametrize("device", ["meta", "cpu", "fake"])
 def test_attention_is_one_operator_with_a_lower_bound(device):
-    def run():
-        query = torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, device=where, requires_grad=True)
-        key = torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, device=where, requires_grad=True)
-        out = functional.scaled_dot_product_attention(query, key, key, is_causal=True)
-        out.sum().backward()
-
-    where = "cpu" if device == "fake" else device
-    with timer() as seen:
-        if device == "fake":
-            with FakeTensorMode():
-                run()
-        else:
-            run()
+    fake = device == "fake"
+    with (
+        timer() as seen,
+        FakeTensorMode() if fake else nullcontext(),
+        torch.device("cpu" if fake else device),
+    ):
+        query, key = (torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, requires_grad=True) for _ in "qk")
+        functional.scaled_dot_product_attention(query, key, key, is_causal=True).sum().backward()
     forward, backward = works(seen)
     assert (forward.heads, forward.queries, forward.keys, forward.v_dim) == (8, 32, 32, 16)
     assert forward.causal
@@ -344,16 +330,12 @@ def test_an_unknown_regime_and_a_model_without_regimes_are_refused():
 
 def test_the_bound_of_attention_is_math_or_memory():
     gpu = load_gpu("h200")
-    long = Attention(
-        heads=32, kv_heads=32, queries=4096, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False,
-        dtype="bf16",
-    )  # fmt: skip
+    same = {"heads": 32, "keys": 4096, "qk_dim": 128, "v_dim": 128, "dtype": "bf16"}
+    same |= {"causal": False, "backward": False}
+    long = Attention(kv_heads=32, queries=4096, **same)
     peak_us = 4 * 32 * 4096**2 * 128 / (4096 * 132 * 1980)
     assert long.bound_us(gpu) == (pytest.approx(peak_us), "MATH BOUND")
-    decode = Attention(
-        heads=32, kv_heads=8, queries=1, keys=4096, qk_dim=128, v_dim=128, causal=False, backward=False,
-        dtype="bf16",
-    )  # fmt: skip
+    decode = Attention(kv_heads=8, queries=1, **same)
     bytes_moved = 2 * (32 * 256 + 8 * 4096 * 256)
     assert decode.bound_us(gpu) == (pytest.approx(bytes_moved / gpu.dram_bytes_per_us), "DRAM BOUND")
 
@@ -414,12 +396,8 @@ def test_the_table_is_printed_at_the_end(capsys):
 
 
 def test_a_large_model_runs_on_meta_tensors():
-    seen = timer()
-    run_on_meta(
-        lambda: (nn.Linear(8192, 28672, dtype=torch.bfloat16), torch.empty(1, 8192, dtype=torch.bfloat16)),
-        seen,
-        train=False,
-    )
+    seen, bf16 = timer(), {"dtype": torch.bfloat16}
+    run_on_meta(lambda: (nn.Linear(8192, 28672, **bf16), torch.empty(1, 8192, **bf16)), seen, train=False)
     assert sizes(seen) == [(1, 1, 28672, 8192)]
 
 
@@ -459,22 +437,21 @@ def many():
 """
 
 
-def test_the_verb_counts_backward_with_train(gemm_model, tmp_path):
-    path = tmp_path / "net.py"
-    path.write_text(MODEL_FILE)
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "net.py").write_text(MODEL_FILE)
+    return tmp_path / "net.py"
+
+
+def test_the_verb_counts_backward_with_train(gemm_model, path):
     outcome = gemm_model("torch", f"{path}:build", "--train", "--model", MODEL, "--format", "csv")
     assert outcome.code == 0
-    assert [line.split(",")[1:3] for line in outcome.out.splitlines()[1:]] == [
-        ["forward", "GEMM"],
-        ["backward", "GEMM"],
-    ]
-    assert [line.split(",")[3] for line in outcome.out.splitlines()[1:]] == ["1", "2"]
+    rows = [line.split(",")[1:4] for line in outcome.out.splitlines()[1:]]
+    assert rows == [["forward", "GEMM", "1"], ["backward", "GEMM", "2"]]
     assert "3 GEMMs" in outcome.err
 
 
-def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
-    path = tmp_path / "net.py"
-    path.write_text(MODEL_FILE)
+def test_the_verb_passes_regime_and_family_on(gemm_model, path):
     words = ("torch", f"{path}:build", "--format", "json", "--family", "cutlass")
     own = gemm_model(*words)
     alone = gemm_model(*words, "--regime", "burst")
@@ -502,9 +479,7 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, tmp_path):
         ("lost", "the model fails (KeyError: 'weight'; "),
     ],
 )
-def test_the_verb_refuses_what_is_no_model(gemm_model, tmp_path, function, words):
-    path = tmp_path / "net.py"
-    path.write_text(MODEL_FILE)
+def test_the_verb_refuses_what_is_no_model(gemm_model, path, function, words):
     outcome = gemm_model("torch", f"{path}:{function}", "--model", MODEL)
     assert outcome.code == 2
     assert words in outcome.err

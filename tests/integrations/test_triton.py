@@ -33,12 +33,10 @@ class FakeConfig:
 def test_the_time_is_the_models_own():
     perf_model = triton_perf_model("h200", model=MODEL)
     time_us = perf_model(a_ptr=FakeTensor(), **SIZES, **FakeConfig().all_kwargs())
-    config = KernelConfig(
-        cta_m=128, cta_n=256, cta_k=64, stages=3, raster="along_m", swizzle=8, fast_accum=True
-    )
-    assert time_us == pytest.approx(
-        predict(GemmProblem.of(4096, 4096, 4096), config, "h200", MODEL).runtime_us
-    )
+    tile = {"cta_m": 128, "cta_n": 256, "cta_k": 64, "stages": 3}
+    config = KernelConfig(**tile, raster="along_m", swizzle=8, fast_accum=True)
+    expected = predict(GemmProblem.of(4096, 4096, 4096), config, "h200", MODEL)
+    assert time_us == pytest.approx(expected.runtime_us)
 
 
 def test_the_package_exports_the_perf_model():
@@ -46,9 +44,8 @@ def test_the_package_exports_the_perf_model():
 
 
 def test_other_common_names_are_known():
-    arguments = {
-        "m": 1, "n": 2, "k": 3, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "SPLIT_K": 2,
-    }  # fmt: skip
+    tile = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64}
+    arguments = {"m": 1, "n": 2, "k": 3, **tile, "SPLIT_K": 2}
     config = config_from(arguments)
     assert (config.cta_m, config.cta_n, config.swizzle, config.split_k, config.stages) == (64, 32, 1, 2, 3)
     problem = problem_from({"a": FakeTensor("torch.float8_e4m3fn"), **arguments})
