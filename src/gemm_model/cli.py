@@ -185,6 +185,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command, also one made of others; returns the exit code. Raises GemmModelError."""
+    if unreadable := next((word for word in words if "\0" in word), None):
+        raise InputError(f"{unreadable!r}: a NUL character; expected text")
     overrides, rest = split_overrides(words)
     named = next((word for word in rest if not word.startswith("-")), "")
     parser, child = parser_of(named)
