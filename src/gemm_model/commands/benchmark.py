@@ -100,8 +100,10 @@ def run(args: argparse.Namespace) -> int:
     _chain_options(args)
     _use_kernel_cache()
     if args.dry_run:
-        providers = _providers(args)
-        _report_plan(_rows(args, providers, DRY_RUN_CAPABILITY), args, providers)
+        # A table of rows is read before the packages of its libraries are loaded, which takes seconds.
+        providers = {} if args.rows is not None else _providers(args)
+        rows = _rows(args, providers, DRY_RUN_CAPABILITY)
+        _report_plan(rows, args, providers or _providers(args))
         return 0
     if args.output is None and not args.compile_only:
         raise InputError("no --output given; expected the CSV to write")
