@@ -5,7 +5,6 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -24,7 +23,12 @@ PROBLEMS = pd.DataFrame(
         "in_dtype": ["fp8", "bf16", "fp8", "bf16", "fp8", "fp16"],
     }
 )
-ROOFS = ["--gpu", "h100_sxm"], ["--gpu", "b200_sxm"], ["--family", "any"], ["--family", "cutlass"]
+ROOFS = (
+    ["--gpu", "h100_sxm"],
+    ["--gpu", "b200_sxm"],
+    ["--regime", "graph"],
+    *(["--family", name] for name in ("any", "cutlass", "triton")),
+)
 
 
 def predicted(frame):
@@ -77,6 +81,13 @@ def test_a_portfolios_table_is_predicted_and_ranked_with_the_same_times(gemm_mod
         ["--groups", "512,300,0,16", "--n", "4096", "--k", "2048"],
         ["--m", "4096", "--n", "4096", "--k", "4096", "--dtype", "nvfp4", "--gpu", "b200_sxm"],
         ["--conv", "fprop n=8 c=64 h=56 w=56 k=64 r=3 s=3 stride=1 pad=1", "--family", "cudnn"],
+        ["--m", "64", "--n", "4096", "--k", "4096", "--regime", "kernel-only", "--gpu", "h100_sxm"],
+        [
+            "--attention",
+            "causal heads=32 kv_heads=8 head_dim=128 lengths=512:512+1:9000",
+            "--gpu",
+            "h100_sxm",
+        ],
     ],
 )
 def test_one_problems_ranking_is_a_table_too(gemm_model, tmp_path, words):
@@ -85,11 +96,31 @@ def test_one_problems_ranking_is_a_table_too(gemm_model, tmp_path, words):
     assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "mxfp8"])
-def test_one_prediction_is_a_table_too(gemm_model, tmp_path, dtype):
-    words = ["--m", "640", "--n", "4096", "--k", "4096", "--cta", "128x128", "--dtype", dtype]
-    one = written(gemm_model, tmp_path / "one.csv", "predict", *words, "--gpu", "b200_sxm")
-    assert predicted(read_again(gemm_model, tmp_path / "one.csv")) == pytest.approx(predicted(one), rel=1e-9)
+ONE = ["--m", "640", "--n", "4096", "--k", "4096", "--cta", "128x128"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*ONE, "--gpu", "b200_sxm", "--regime", "sustained"],
+        [*ONE, "--gpu", "b200_sxm", "--dtype", "mxfp8"],
+        [*ONE, "--dtype", "fp8", "--kernel", "triton"],
+        [
+            "--attention",
+            "full heads=8 head_dim=64 seq_q=4096 softcap=3 page_size=64",
+            "--regime",
+            "sustained",
+        ],
+    ],
+)
+def test_one_prediction_is_a_table_too(gemm_model, tmp_path, words):
+    one = written(gemm_model, tmp_path / "one.csv", "predict", *words)
+    again = read_again(gemm_model, tmp_path / "one.csv")
+    assert predicted(again) == pytest.approx(predicted(one), rel=1e-9)
+    again.to_csv(tmp_path / "twice.csv", index=False)
+    assert predicted(read_again(gemm_model, tmp_path / "twice.csv")) == pytest.approx(
+        predicted(one), rel=1e-9
+    )
 
 
 def test_dtype_means_in_dtype(gemm_model, tmp_path):
@@ -125,6 +156,43 @@ def test_a_note_names_columns_that_nothing_reads(gemm_model, tmp_path, verb):
     found = gemm_model(verb, "--input", path, *(["--max-kernels", "1"] if verb == "portfolio" else []))
     assert found.code == 0
     assert "columns that nothing reads travel along: layer" in found.err
+
+
+KERNEL = "m,n,k,in_dtype,kernel,cta_m,cta_n,cluster_m,cluster_n"
+CELLS = "4096,4096,4096,fp8,triton,128,128,1,1"
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "told"),
+    [
+        (
+            f"{KERNEL},regime",
+            f"{CELLS},bursty",
+            "'bursty'; expected one of burst, graph, sustained, counters",
+        ),
+        (f"{KERNEL},l2", f"{CELLS},tepid", "'tepid'; expected one of cold, warm, written, rotated"),
+        (f"{KERNEL},sf_vec_size", f"{CELLS},16", "'16'; expected 0, or a type in sf_dtype beside it"),
+        ("heads,head_dim,seq_q,regime", "8,64,512,bursty", "'bursty'; expected one of burst"),
+        (f"{KERNEL},fast_accum", f"{CELLS},0", "slow fp8 sums; those of triton kernels on sm90 stay"),
+    ],
+)
+def test_what_no_kernel_and_no_launch_has_is_refused_without_times_too(
+    gemm_model, tmp_path, columns, cells, told
+):
+    path = tmp_path / "table.csv"
+    path.write_text(f"{columns}\n{cells}\n")
+    found = gemm_model("predict", "--input", path)
+    assert found.code == 2
+    assert f"{path}: line 2" in found.err
+    assert told in found.err
+
+
+def test_tritons_defaults_are_what_its_kernels_do():
+    cells = dict(zip(KERNEL.split(","), CELLS.split(","), strict=True))
+    told = {"fast_accum": ["1", "", "1"], "stages": ["3", "", "4"], "in_dtype": ["fp8", "fp8", "bf16"]}
+    found = predict_table(pd.DataFrame({**cells, **told}), "h200")
+    assert found["predicted_us"][0] == found["predicted_us"][1]
+    assert "1 rows of triton have fast_accum 1, as its kernels do" in found.attrs["notes"]
 
 
 def test_others_names_are_read_and_never_written():
@@ -225,6 +293,19 @@ def test_the_tables_card_decides_and_a_contradiction_is_refused(gemm_model, tmp_
         predict_table(pd.read_csv(path), "h200")
 
 
+def test_mixed_regimes_are_reported_apart(gemm_model, tmp_path):
+    path = tmp_path / "measured.csv"
+    row = "4096,4096,4096,bf16,128,256,2,1,{},200\n"
+    path.write_text(HEADER.replace("gpu", "regime") + row.format("kernel-only") + row.format(""))
+    found = json.loads(gemm_model("predict", "--input", path, "--format", "json").out)
+    assert [row["rows of"] for row in found["result"]["accuracy"]] == ["kernel-only all", "burst all"]
+    alone, burst = (row["predicted_us"] for row in found["rows"])
+    assert alone < burst
+    asked = gemm_model("predict", "--input", path, "--format", "json", "--regime", "burst")
+    assert {row["predicted_us"] for row in json.loads(asked.out)["rows"]} == {burst}
+    assert "1 rows were measured in the regime kernel-only and are predicted in burst" in asked.err
+
+
 def test_mixed_cards_are_reported_apart(gemm_model, tmp_path):
     path = tmp_path / "measured.csv"
     row = "4096,4096,4096,bf16,128,256,2,1,{},200\n"
@@ -259,7 +340,7 @@ def test_calibrate_takes_no_rows_of_another_card(gemm_model, tmp_path):
 
 
 def test_names_of_the_schema_are_no_slips_of_each_other():
-    assert set(understood(pd.DataFrame(np.zeros((1, len(KNOWN))), columns=sorted(KNOWN)))) == KNOWN
+    assert set(understood(pd.DataFrame(columns=sorted(KNOWN)))) == KNOWN
 
 
 def test_rows_of_the_fit_are_not_shown_as_held_out(gemm_model, tmp_path):

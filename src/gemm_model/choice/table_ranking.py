@@ -130,7 +130,8 @@ def _best_of_chunk(
     kernels = replace(kernels, times_us=times_us).with_residual(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)
     columns = _columns(space, kernels.candidates[best], kernels.predictions(best))
-    return pd.DataFrame({"gpu": ranker.gpu.name, **dict(columns)}, index=shapes)
+    regime = {} if ranker.model.regime is None else {"regime": ranker.model.regime}
+    return pd.DataFrame({"gpu": ranker.gpu.name, **regime, **dict(columns)}, index=shapes)
 
 
 def _columns(

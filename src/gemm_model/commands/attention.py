@@ -97,12 +97,18 @@ def _refuse_settled(chosen: Settings) -> None:
         raise InputError(f"attention is not explained in the regime {SUSTAINED}; expected burst")
 
 
+def _place(chosen: Settings) -> dict[str, Any]:
+    return common.place(chosen.gpu.name, chosen.options.get("regime"))
+
+
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "window")
     told = {name: getattr(problem, name) for name in names}
     told |= {"causal": int(problem.causal), "in_dtype": problem.dtype.name}
-    return told | ({"lengths": len(problem.lengths)} if problem.lengths else {})
+    told |= {name: getattr(problem, name) for name in ("softcap", "page_size") if getattr(problem, name)}
+    lengths = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in problem.lengths)
+    return told | ({"lengths": lengths} if lengths else {})
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:
@@ -168,7 +174,7 @@ def predict(args: argparse.Namespace) -> Document:
         "predict",
         chosen,
         result={"problem": told, "kernel": kernel, "prediction": prediction_fields(prediction)},
-        rows=[{**told, **kernel, **_row(prediction)}],
+        rows=[{**told, **_place(chosen), **kernel, **_row(prediction)}],
         text=lambda: explanation({**told, **kernel}, prediction),
     )
 
@@ -220,7 +226,13 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], 
     }
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
-    return common.document("rank", chosen, result=result, rows=rows, notes=notes)
+    table = [
+        {**told, **_place(chosen), **choice.config.fields, **row}
+        for row, choice in zip(rows, shown, strict=True)
+    ]
+    return common.document(
+        "rank", chosen, result=result, rows=table, notes=notes, text=lambda: text_table(rows)
+    )
 
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from gemm_model.core.kernel_config import (
     parse_extent,
 )
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import SUSTAINED
+from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
+from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.document import FORMATS, Document
 
 if TYPE_CHECKING:
@@ -285,16 +286,39 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")
     if not gpu_given(args):
-        cards = {card_named(name) for name in cards_of(frame)}
-        if len(cards) > 1:
-            raise InputError(f"{args.input}: rows of {', '.join(sorted(cards))}; expected --gpu, or one card")
-        args.gpu = next(iter(cards), None)
+        args.gpu = _only(
+            {card_named(name) for name in cards_of(frame)}, f"{args.input}", "--gpu, or one card"
+        )
+    if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
+        regimes = {regime_name(str(word)) for word in frame["regime"] if word}
+        args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")
     return frame
+
+
+def _only(named: set[str], path: str, expected: str) -> str | None:
+    """The one name that all rows of a table give, None where none does."""
+    if len(named) > 1:
+        raise InputError(f"{path}: rows of {', '.join(sorted(named))}; expected {expected}")
+    return next(iter(named), None)
 
 
 def gpu_given(args: argparse.Namespace) -> bool:
     """Whether the command line names a GPU."""
-    return args.gpu is not None or any(word.lstrip("+").startswith("gpu=") for word in args.overrides)
+    return args.gpu is not None or _overridden(args, "gpu")
+
+
+def regime_given(args: argparse.Namespace) -> bool:
+    """Whether the command line names a regime."""
+    return args.regime is not None or _overridden(args, "model_opts.regime")
+
+
+def _overridden(args: argparse.Namespace, key: str) -> bool:
+    return any(word.lstrip("+").startswith(f"{key}=") for word in args.overrides)
+
+
+def place(gpu: str, regime: str | None) -> dict[str, Any]:
+    """Where an answer holds, as columns of a table: the card, and the regime of a model that has several."""
+    return {"gpu": gpu} if regime is None else {"gpu": gpu, "regime": regime}
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -322,5 +346,5 @@ def config(args: argparse.Namespace) -> KernelConfig:
         split_k=args.split_k,
         kernel=args.kernel,
         scheduler=args.scheduler,
-        fast_accum=args.fast_accum,
+        fast_accum=args.fast_accum or args.kernel in sums_stay(),
     )

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     problems = problems_of_table(frame)
     with common.progress("ranking", len(problems)) as advance:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
-    shapes, kernels = _shapes(found, ranker.gpu.name), _kernels(found)
+    shapes, kernels = _shapes(found, common.place(ranker.gpu.name, ranker.model.regime)), _kernels(found)
     shown = [{name: row[name] for name in SHOWN} for row in shapes]
     document = Document(
         verb="portfolio",
@@ -100,11 +100,11 @@ def _kernels(found: Portfolio) -> list[dict[str, Any]]:
     return rows
 
 
-def _shapes(found: Portfolio, gpu: str) -> list[dict[str, Any]]:
+def _shapes(found: Portfolio, place: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **problem_fields(problem),
-            "gpu": gpu,
+            **place,
             **kernel_fields(order.config),
             "swap_ab": int(order.swap_ab),
             "served_by": int(served_by) + 1,

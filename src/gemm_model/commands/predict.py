@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
+from gemm_model.commands.compare import but
 from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
+from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
 from gemm_model.report.document import Document, text_table
 
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             common.settings(args),
             html=args.html,
-            of_card=None if common.gpu_given(args) else partial(_of_card, args),
+            of_rows=partial(_of_rows, args),
         )
         common.print_document(document, common.chosen_format(args, output=None))
         return 0
@@ -104,9 +106,14 @@ def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
     return needed
 
 
-def _of_card(args: argparse.Namespace, card: str) -> Settings:
-    """The same options for a card that a table names."""
-    return common.settings(argparse.Namespace(**{**vars(args), "gpu": card}))
+def _of_rows(args: argparse.Namespace, told: Mapping[str, str]) -> Settings:
+    """The options for rows of a table: its card and regime, unless the command line names them."""
+    from gemm_model.tables.schema import card_named
+
+    named = {} if common.gpu_given(args) or not told.get("gpu") else {"gpu": card_named(told["gpu"])}
+    if told.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
+        named["regime"] = regime_name(told["regime"])
+    return common.settings(but(args, **named))
 
 
 def predict_table_file(
@@ -116,7 +123,7 @@ def predict_table_file(
     *,
     classic: bool = False,
     html: Path | None = None,
-    of_card: Callable[[str], Settings] | None = None,
+    of_rows: Callable[[Mapping[str, str]], Settings] | None = None,
 ) -> Document:
     """The main job; `classic` writes the columns that the classic script's readers know."""
     from gemm_model.report.table_job import predict_file
@@ -127,7 +134,7 @@ def predict_table_file(
         output_dir,
         chosen,
         lambda step: common.words(f"[{perf_counter() - started:5.2f} s] {step}"),
-        of_card=of_card,
+        of_rows=of_rows,
         classic=classic,
     )
     for path in report.files:
@@ -206,7 +213,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         result["expected"] = over_routings
     row = {
         **result["problem"],
-        "gpu": chosen.gpu.name,
+        **common.place(chosen.gpu.name, chosen.options.get("regime")),
         **kernel,
         **over_routings,
         "predicted_us": prediction.runtime_us,

@@ -197,8 +197,9 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
             for row, (choice, _) in zip(rows, chosen, strict=True)
         ],
     }
+    place = common.place(ranker.gpu.name, ranker.model.regime)
     told = [
-        {**row, **problem_fields(problem), "gpu": ranker.gpu.name, **kernel_fields(choice.candidate.config)}
+        {**row, **problem_fields(problem), **place, **kernel_fields(choice.candidate.config)}
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
     either = {True: "either", False: None}

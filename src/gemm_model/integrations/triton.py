@@ -20,6 +20,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
+from gemm_model.kernels.triton import DEFAULT_NUM_STAGES
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
 SIZE_NAMES = {"m": ("M", "m"), "n": ("N", "n"), "k": ("K", "k")}
@@ -36,7 +37,6 @@ META_NAMES = {
 
 THREADS_PER_WARP = 32
 DEFAULT_NUM_WARPS = 4
-DEFAULT_NUM_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import with_sms
 from gemm_model.kernel_model.launch_context import COLD, WARM
 from gemm_model.kernel_model.question import Composed, World
+from gemm_model.kernels.registry import family_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,8 @@ def _odd_pitch(world: World) -> Iterator[World]:
 
 def _spills(world: World) -> Iterator[World]:
     """Sums are promoted each k tile, whose second set of registers spills: fast_accum is off."""
-    if world.config.fast_accum and world.problem.a_dtype.bits == 8:
+    slow_sums = family_of(world.config.kernel, world.gpu).space.slow_sums
+    if slow_sums and world.config.fast_accum and world.problem.a_dtype.bits == 8:
         yield replace(world, config=replace(world.config, fast_accum=False))
 
 

@@ -70,6 +70,8 @@ class ConfigSpace:
     """Whether kernels also compute D^T = B A^T; the tile's rows then run along n."""
     fast_accum: bool = False
     """Whether fp8 sums stay in the tensor core's accumulators."""
+    slow_sums: bool = True
+    """Whether fp8 sums may be promoted to a second set of accumulators instead, where there is one."""
     stream_k: bool = False
     """Whether there is a scheduler that deals k tiles evenly to the clusters."""
 
@@ -135,7 +137,7 @@ class ResourceRules:
     """Fewest stages of the ring. A stage is released one k tile after its use, so a ring of one never
     turns."""
     most_stages: float = float("inf")
-    """Most stages that a kernel takes, even if more would fit."""
+    """Most stages that a kernel takes where none are asked for, even if more would fit."""
     outputs_replace_sources: bool = False
     """Whether outputs reuse the buffers of the epilogue's source matrix once it has been read."""
     mixed_widths: bool = False

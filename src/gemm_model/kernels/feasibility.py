@@ -443,6 +443,13 @@ def _shares_and_splits(k: _Kernels) -> Flags:
     return k.batch.stream_k & (k.batch.split_k > 1.0)
 
 
+def _sums_missing(k: _Kernels) -> Flags:
+    slow: Flags = k.resources.slow_sums & negated(k.batch.fast_accum)
+    if k.batch.kinds is not None:
+        slow = slow & negated(k.batch.kinds.software_scales)
+    return (not k.family.space.slow_sums) & slow
+
+
 def _work_unknown(k: _Kernels) -> Flags:
     if k.batch.kinds is None:
         return False
@@ -542,6 +549,10 @@ _RULES = (
         ),
     ),
     _Rule(_shares_missing, lambda k: f"scheduler stream_k; {k.kernels} have static tiles and split_k alone"),
+    _Rule(
+        _sums_missing,
+        lambda k: f"slow fp8 sums; those of {k.kernels} stay in the accumulators: expected fast_accum",
+    ),
     _Rule(_work_unknown, _who_knows),
     _Rule(
         _scaled_outputs_cut,

@@ -48,6 +48,11 @@ def names_in_tables() -> Mapping[str, str]:
     }
 
 
+def sums_stay() -> frozenset[str]:
+    """Families whose fp8 sums never leave the tensor core's accumulators on some architecture."""
+    return frozenset(family.name for family in _FAMILIES.values() if not family.space.slow_sums)
+
+
 def family_of(name: str, gpu: GpuSpec) -> KernelFamily:
     """The family called `name` on a GPU, 'auto' for the GPU's default one.
 

@@ -39,6 +39,8 @@ SPACE = ConfigSpace(
 )
 
 
+DEFAULT_NUM_STAGES = 3
+"""Stages of a kernel that names none [1]; all GPUs with asynchronous copies; `triton.Config`, Triton 3.6."""
 SPECIALIZED_WARPS = 12.0
 """Warps of a warp-specialized kernel [warps]; Hopper; four load, two groups of four multiply; Triton 3.6."""
 
@@ -94,13 +96,14 @@ RULES = ResourceRules(
     largest_cluster=1,
     barrier_bytes=0.0,
     fewest_stages=1.0,
+    most_stages=float(DEFAULT_NUM_STAGES),
 )
 
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90",),
     knows=WRITTEN | {BLOCK_SCALING},
-    space=SPACE,
+    space=replace(SPACE, slow_sums=False),
     resources=replace(
         RULES,
         largest_cluster=8,
@@ -135,6 +138,11 @@ TRITON_MULTISTAGE = KernelFamily(
     mechanisms=multistage.MECHANISMS,
 )
 
-TRITON_SM70 = replace(TRITON_MULTISTAGE, architectures=("sm70",), space=replace(SPACE, stages=(2,)))
+TRITON_SM70 = replace(
+    TRITON_MULTISTAGE,
+    architectures=("sm70",),
+    space=replace(SPACE, stages=(2,)),
+    resources=replace(RULES, most_stages=2.0),
+)
 
 FAMILIES = (TRITON_SM90, TRITON_SM120, TRITON_SM100, TRITON_MULTISTAGE, TRITON_SM70)

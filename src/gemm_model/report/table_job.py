@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from gemm_model.core.batch import IntArray
 from gemm_model.core.errors import extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction, Prediction
+from gemm_model.core.regimes import SUSTAINED
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.calibration_file import calibration_names, load_calibration
 from gemm_model.kernels.registry import names_in_tables
@@ -25,7 +26,7 @@ from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
 from gemm_model.tables import attention
-from gemm_model.tables.schema import ROLE_OF_FIT, card_named, cards_of, require_card
+from gemm_model.tables.schema import ROLE_OF_FIT, cards_of, require_card
 from gemm_model.tables.table import (
     OK,
     dispositions,
@@ -70,27 +71,29 @@ def predict_file(
     chosen: Settings,
     step: Callable[[str], None],
     *,
-    of_card: Callable[[str], Settings] | None = None,
+    of_rows: Callable[[Mapping[str, str]], Settings] | None = None,
     classic: bool = False,
 ) -> TableReport:
     """Predict every kernel of a file; write predictions, summary and plots if a folder is given.
 
     `step` is told of each step before it starts; `classic` writes the times under the classic script's names.
-    `of_card` tells the settings of a card by its name: a table that names other cards than the chosen one is
-    then predicted for those, each apart. Raises InputError for a bad table, or a folder that another run is
-    writing into, before writing anything.
+    `of_rows` tells the settings of rows by their `gpu` and `regime`, each an empty text where a row names
+    none: rows of several cards and regimes are then predicted for those, each apart. Raises InputError for a
+    bad table, or a folder that another run is writing into, before writing anything.
     """
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
     table = attention.understood_kernels(read_table(input_path))
-    parts = _by_card(table, chosen, of_card)
-    found = [_predicted(table.iloc[places], each, step) for each, places in parts]
+    parts = _by_place(table, chosen, of_rows)
+    found = [
+        _predicted(table.iloc[places], each, step, tell_regime=of_rows is not None) for each, places in parts
+    ]
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
     rows.attrs = dict(table.attrs)
     report = TableReport(
         rows=rows,
-        cards=tuple(each.gpu.name for each, _ in parts),
+        cards=tuple(dict.fromkeys(each.gpu.name for each, _ in parts)),
         predictions=tuple(
             (places[(part["disposition"] == OK).to_numpy()], prediction)
             for (_, places), (part, prediction, _) in zip(parts, found, strict=True)
@@ -110,21 +113,31 @@ def predict_file(
     return report
 
 
-def _by_card(
-    table: pd.DataFrame, chosen: Settings, of_card: Callable[[str], Settings] | None
+def _by_place(
+    table: pd.DataFrame, chosen: Settings, of_rows: Callable[[Mapping[str, str]], Settings] | None
 ) -> list[tuple[Settings, IntArray]]:
-    """The settings of each card that a table names, with the places of its rows."""
-    named = cards_of(table)
-    if of_card is None or not named:
-        if "runtime_us" in table:
-            require_card(table, chosen.gpu)
-        return [(chosen, np.arange(len(table)))]
-    cards = table["gpu"].map(lambda name: card_named(str(name) or chosen.gpu.name)).to_numpy()
-    return [(of_card(card), np.flatnonzero(cards == card)) for card in dict.fromkeys(cards)]
+    """The settings of each card and regime that a table names, with the places of its rows."""
+    columns = [name for name in ("gpu", "regime") if name in table]
+    found: dict[tuple[str, str], tuple[Settings, list[IntArray]]] = {}
+    if of_rows is None or not columns:
+        found["", ""] = chosen, [np.arange(len(table))]
+    else:
+        told = table[columns].fillna("").astype(str)
+        if "regime" in told and attention.is_attention_table(table):
+            told["regime"] = told["regime"].where(told["regime"] == SUSTAINED, "")
+        codes = told.groupby(columns, sort=False).ngroup().to_numpy()
+        for code in dict.fromkeys(codes):
+            places = np.flatnonzero(codes == code)
+            each = of_rows(told.iloc[places[0]].to_dict())
+            found.setdefault((each.gpu.name, each.options.get("regime", "")), (each, []))[1].append(places)
+    parts = [(each, np.sort(np.concatenate(places))) for each, places in found.values()]
+    for each, places in parts if "runtime_us" in table else ():
+        require_card(table.iloc[places], each.gpu)
+    return parts
 
 
 def _predicted(
-    table: pd.DataFrame, chosen: Settings, step: Callable[[str], None]
+    table: pd.DataFrame, chosen: Settings, step: Callable[[str], None], *, tell_regime: bool
 ) -> tuple[pd.DataFrame, BatchPrediction, list[str]]:
     """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
@@ -143,9 +156,18 @@ def _predicted(
             prediction = predict_frame(frame, model, bar.advance)
     finally:
         bar.close()
-    rows = with_prediction(table.assign(gpu=chosen.gpu.name), prediction, disposition)
+    rows = with_prediction(table.assign(**_place(table, chosen, tell_regime)), prediction, disposition)
     otherwise = [] if of_attention else measured_otherwise(frame, model.regime)
     return rows, prediction, [*notes, *otherwise, *prediction.caveats]
+
+
+def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str, Any]:
+    """The columns that say where rows are predicted; the regime of a measurement stays."""
+    regime = chosen.options.get("regime")
+    if regime is None or not tell_regime:
+        return {"gpu": chosen.gpu.name}
+    told = table["regime"].replace("", np.nan) if "regime" in table and "runtime_us" in table else None
+    return {"gpu": chosen.gpu.name, "regime": regime if told is None else told.fillna(regime)}
 
 
 def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:
@@ -166,13 +188,18 @@ def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:
 
 
 def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
-    """The figures of each card apart, of its rows with a measurement."""
+    """The figures of each card and regime apart, of its rows with a measurement."""
     found: list[dict[str, Any]] = []
+    apart = [
+        name
+        for name in ("gpu", "regime")
+        if len({str(part[name].iloc[0]) for part in parts if name in part}) > 1
+    ]
     for part in parts:
         measured = part[part["ratio"].notna().to_numpy()] if "ratio" in part else part.head(0)
-        card = f"{part['gpu'].iloc[0]} " if len(parts) > 1 else ""
+        place = "".join(f"{part[name].iloc[0]} " for name in apart)
         figures = accuracy_summary(measured) if len(measured) else []
-        found += [{**row, "rows of": f"{card}{row['rows of']}"} for row in figures]
+        found += [{**row, "rows of": f"{place}{row['rows of']}"} for row in figures]
     return found
 
 

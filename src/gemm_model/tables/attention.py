@@ -19,7 +19,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.tables.schema import understood
+from gemm_model.tables.schema import place_of, table_name, understood
 from gemm_model.tables.table import OK, dispositions
 
 PROBLEM_COLUMNS = (
@@ -49,7 +49,9 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
     required = ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q")
     for name in required:
         if name not in frame:
-            raise InputError(f"{_name(frame)}: column {name!r} is missing; expected {', '.join(required)}")
+            raise InputError(
+                f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(required)}"
+            )
     names = [name for name in COLUMNS if name in frame]
     texts = [["" if pd.isna(cell) else str(cell).strip() for cell in frame[name]] for name in names]
     known: dict[tuple[str, ...], tuple[AttentionProblem, AttentionConfig]] = {}
@@ -59,7 +61,7 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
             try:
                 known[cells] = _kernel(dict(zip(names, cells, strict=True)))
             except InputError as error:
-                raise InputError(f"{_name(frame)}: {_where(frame, position)}: {error}") from None
+                raise InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}") from None
         found.append(known[cells])
     return found
 
@@ -67,11 +69,11 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
 def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> BatchPrediction:
     """Predictions of all rows; raises InputError naming the row of a bad value or an impossible kernel."""
     if not len(frame):
-        raise InputError(f"{_name(frame)}: no rows; expected at least one")
+        raise InputError(f"{table_name(frame)}: no rows; expected at least one")
     try:
         return model.predict(attention_rows(frame))
     except RefusedKernelError as refused:
-        raise InputError(f"{_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
+        raise InputError(f"{table_name(frame)}: {place_of(frame, refused.row)}: {refused.reason}") from None
 
 
 def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[str]]:
@@ -115,12 +117,3 @@ def _value(name: str, text: str) -> Any:
     if number != number or number != np.floor(number):
         raise InputError(f"{name} is {text[:40]!r}; expected a whole number")
     return int(number)
-
-
-def _name(frame: pd.DataFrame) -> str:
-    return str(frame.attrs.get("path", "table"))
-
-
-def _where(frame: pd.DataFrame, position: int) -> str:
-    label = frame.index[position]
-    return f"line {label}" if frame.index.name == "line" else f"row {label}"

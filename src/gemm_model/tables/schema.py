@@ -17,6 +17,7 @@ import pandas as pd
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES
 from gemm_model.dataset.schema import COLUMNS
 from gemm_model.tables.kind_columns import KIND_COLUMNS
 
@@ -33,9 +34,11 @@ KERNEL_COLUMNS = (
 )
 """By which kernel; with `swap_ab` of 1 its tile and cluster lie in the transposed problem."""
 LAUNCH_COLUMNS = ("gpu", "regime", "l2", "empty_kernel_us", "footprint_bytes", "partner", "settled")
+WORDS = {"regime": (*REGIME_NAMES, *REGIME_ALIASES), "l2": ("cold", "warm", "written", "rotated")}
+"""Words of LAUNCH_COLUMNS; 'rotated': copies of the weights take turns."""
 ADDED_COLUMNS = (
     *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
-    *("gain", "swapped_too", "served_by", "loss"),
+    *("gain", "swapped_too", "served_by", "loss", "tiles", "mean_key_blocks", "over_best"),
 )
 """What verbs add, beside phases, details and bytes; nothing reads it."""
 ROLE_OF_FIT = "fit"
@@ -71,7 +74,8 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
     """The table under the schema's names; `attrs["notes"]` tells of columns that nothing reads.
 
     `also` are columns that the caller reads beside the schema's. Raises InputError for a name that looks like
-    a misspelt one, and where two columns say the same thing differently.
+    a misspelt one, where two columns say the same thing differently, and for a regime or state of L2 that is
+    none.
     """
     if not frame.columns.is_unique:
         name = frame.columns[frame.columns.duplicated()][0]
@@ -99,9 +103,21 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
         found = _renamed(found, column, name)
     found = found if found is not frame else frame.copy(deep=False)
     found.attrs = dict(frame.attrs)
+    for name in WORDS:
+        _require_words(found, name)
     if unread:
         found.attrs["notes"] = [f"columns that nothing reads travel along: {', '.join(unread)}"]
     return found
+
+
+def _require_words(frame: pd.DataFrame, name: str) -> None:
+    """Raise InputError for a word that a column of WORDS does not have; an empty cell says nothing."""
+    if name in frame and not (good := frame[name].isin(("", *WORDS[name])) | frame[name].isna()).all():
+        row = int((~good).to_numpy().argmax())
+        raise InputError(
+            f"{table_name(frame)}: {place_of(frame, row)}, column {name}: {str(frame[name].iloc[row])[:40]!r}; "
+            f"expected one of {', '.join(WORDS[name])}"
+        )
 
 
 def _schema_name(column: str) -> str | None:
@@ -158,12 +174,16 @@ def require_card(frame: pd.DataFrame, gpu: GpuSpec) -> None:
     others = [name for name in others if _cards_by_name().get(name, gpu.name) != gpu.name]
     if others:
         row = int((frame["gpu"] == others[0]).to_numpy().argmax())
-        place = f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
         raise InputError(
-            f"{table_name(frame)}: {place}, column gpu: {others[0]!r}, but the GPU asked for is {gpu.name}; "
-            f"expected {_cards_by_name()[others[0]]}, or rows of {gpu.name} alone"
+            f"{table_name(frame)}: {place_of(frame, row)}, column gpu: {others[0]!r}, but the GPU asked for is "
+            f"{gpu.name}; expected {_cards_by_name()[others[0]]}, or rows of {gpu.name} alone"
         )
 
 
 def table_name(frame: pd.DataFrame) -> str:
     return str(frame.attrs.get("path", "table"))
+
+
+def place_of(frame: pd.DataFrame, row: int) -> str:
+    """Where a row stands: its line of a file, or its place in a frame."""
+    return f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"

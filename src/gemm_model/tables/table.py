@@ -56,10 +56,10 @@ from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts
 from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
-from gemm_model.kernels.registry import names_in_tables
+from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known
 from gemm_model.tables.kind_columns import KIND_COLUMNS, asks_for_more, is_asked, with_kind_columns
-from gemm_model.tables.schema import table_name, understood
+from gemm_model.tables.schema import place_of, table_name, understood
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
@@ -220,7 +220,7 @@ def predict_frame(
             refuse_in_any_family(batch, model.gpu)
         return predict_in_chunks(model.predict_batch, batch, advance)
     except RefusedKernelError as refused:
-        raise InputError(f"{table_name(frame)}: {_where(frame, refused.row)}: {refused.reason}") from None
+        raise InputError(f"{table_name(frame)}: {place_of(frame, refused.row)}: {refused.reason}") from None
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
     columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0, names=names_in_tables())
     columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
-    columns["fast_accum"] = _flag(frame, "fast_accum")
+    columns["fast_accum"] = _flag(frame, "fast_accum", _sums_stay(frame))
     columns["stream_k"] = _choice(frame, "scheduler", SCHEDULERS, default=0) == SCHEDULERS.index(STREAM_K)
     columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
     ctas_per_mma = np.where(columns["schedule"] == TWO_CTA, 2.0, 1.0)
@@ -245,6 +245,13 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     if "schedule" not in frame:
         columns["schedule"] = np.where(columns["mma_m"] == 2 * columns["cta_m"], TWO_CTA, COOPERATIVE)
     return columns
+
+
+def _sums_stay(frame: pd.DataFrame) -> BoolArray:
+    """Mask of the rows of families whose fp8 sums always stay in the accumulators."""
+    kernels = _choice(frame, "kernel", KERNELS, default=0, names=names_in_tables())
+    found: BoolArray = np.isin(kernels, [KERNELS.index(name) for name in sums_stay()])
+    return found
 
 
 def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str) -> FloatArray:
@@ -276,10 +283,23 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         rows = kernels[(reasons == reason).to_numpy()]
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
         notes += [f"{LEFT_OUT[reason].format(count, name)} are left out" for name, count in groups.items()]
+    notes += _sums_note(kept) if needs_tile else []
     kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
         raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
     return kept, notes
+
+
+def _sums_note(frame: pd.DataFrame) -> list[str]:
+    """A sentence on the rows whose sums nothing tells and whose family has one kind of fp8 sums."""
+    untold = ~is_asked(frame["fast_accum"]) if "fast_accum" in frame else np.ones(len(frame), dtype=bool)
+    name = "a_dtype" if "a_dtype" in frame else "in_dtype"
+    if name not in frame or not (untold & _sums_stay(frame)).any():
+        return []
+    codes, types, _ = _types(frame, name)
+    untold &= _sums_stay(frame) & _looked_up([each.bits == 8 for each in types], codes)
+    stay = ", ".join(sorted(sums_stay()))
+    return [f"{untold.sum()} rows of {stay} have fast_accum 1, as its kernels do"] if untold.any() else []
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
@@ -304,18 +324,18 @@ def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame
 
 
 def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
-    """A sentence on each group of measured rows that were taken in another regime than `regime`.
+    """A sentence on each group of rows that are of another regime than `regime`.
 
     None is the regime of a model with a single one. An empty cell of the column `regime` is ignored.
     """
-    if regime is None or "runtime_us" not in frame:
+    if regime is None:
         return []
-    notes = []
+    notes, are = [], "were measured in" if "runtime_us" in frame else "are of"
     if "regime" in frame:
         codes, names = _codes(frame["regime"])
         for name, rows in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
             if rows and name and regime_name(name) != regime:
-                notes.append(f"{rows} rows were measured in the regime {name} and are predicted in {regime}")
+                notes.append(f"{rows} rows {are} the regime {name} and are predicted in {regime}")
     if "settled" in frame and regime == GRAPH:
         settled = int((pd.to_numeric(frame["settled"], errors="coerce") > 0).sum())
         if settled:
@@ -524,10 +544,12 @@ def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], li
 
 def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
     """Codes and values of the scale-factor columns; no scale if the type or the vector size is empty."""
-    if "sf_dtype" not in frame:
+    vec_sizes = sizes(frame, "sf_vec_size", default=0.0, low=0)
+    typed = is_asked(frame["sf_dtype"]) if "sf_dtype" in frame else np.zeros(len(frame), dtype=bool)
+    _reject(frame, "sf_vec_size", (vec_sizes > 0) & ~typed, "0, or a type in sf_dtype beside it")
+    if not typed.any():
         return np.zeros(len(frame), dtype=np.int64), [None]
     dtype_codes, dtype_names = _codes(frame["sf_dtype"])
-    vec_sizes = sizes(frame, "sf_vec_size", default=0.0, low=0)
     vec_codes, known_vecs = pd.factorize(vec_sizes)
     scales: list[BlockScale | None] = []
     for code, name in enumerate(dtype_names):
@@ -584,17 +606,18 @@ def _choice(
     return _looked_up(positions, codes)
 
 
-def _flag(frame: pd.DataFrame, name: str) -> BoolArray:
-    """A column of 0 and 1, or of false and true, as texts, numbers or flags; False where it is empty."""
+def _flag(frame: pd.DataFrame, name: str, default: BoolArray | np.bool_ = np.False_) -> BoolArray:
+    """A column of 0 and 1, or of false and true, as texts, numbers or flags; `default` where it is empty."""
     if name not in frame:
-        return np.broadcast_to(np.False_, (len(frame),))
+        return np.broadcast_to(default, (len(frame),))
     codes, names = _codes(frame[name])
     flags = [_FLAGS.get(text.lower()) for text in names]
+    empty = _looked_up([not text for text in names], codes)
     if None in flags:
         code = flags.index(None)
         row = int(np.argmax(codes == code))
         raise _bad_value(frame, name, row, f"{names[code]!r}; expected 0 or 1")
-    return _looked_up(flags, codes)
+    return np.where(empty, default, _looked_up(flags, codes)) if empty.any() else _looked_up(flags, codes)
 
 
 def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:
@@ -604,8 +627,4 @@ def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> No
 
 
 def _bad_value(frame: pd.DataFrame, name: str, row: int, what: str) -> InputError:
-    return InputError(f"{table_name(frame)}: {_where(frame, row)}, column {name}: {what}")
-
-
-def _where(frame: pd.DataFrame, row: int) -> str:
-    return f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
+    return InputError(f"{table_name(frame)}: {place_of(frame, row)}, column {name}: {what}")
