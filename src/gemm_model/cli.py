@@ -59,14 +59,18 @@ class Ended(BaseException):
         self.number = number
 
 
+TAKE_ASSIGNMENTS = ("--sweep", "--price", "--against", "--what-if", "--why-not")
+"""Options whose value may look like `key=value`."""
+
+
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The `key=value` words of a command line, and the rest of it; a word after --sweep or --price is its
+    """The `key=value` words of a command line, and the rest of it; a word after one of TAKE_ASSIGNMENTS is its
     value.
     """
     overrides: list[str] = []
     rest: list[str] = []
     for word in words:
-        value = rest[-1:] in (["--sweep"], ["--price"])
+        value = rest and rest[-1] in TAKE_ASSIGNMENTS
         (overrides if _OVERRIDE.match(word) and not value else rest).append(word)
     return overrides, rest
 

@@ -14,8 +14,9 @@ from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.core.gpu import GpuSpec
+    from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
-    from gemm_model.core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,14 @@ def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), **changes})
 
 
-def kernel_asked(args: argparse.Namespace, chosen: Settings) -> dict[str, Any]:
-    """Columns of the kernel that the options describe."""
-    name = family_of(args.kernel, chosen.gpu).name
-    return {"kernel": name, "cta": args.cta, "cluster": args.cluster}
+def kernel_told(config: KernelConfig, gpu: GpuSpec) -> dict[str, Any]:
+    """Columns of a kernel."""
+    tile = (config.cta_m, config.cta_n, *((config.cta_k,) if config.cta_k else ()))
+    return {
+        "kernel": family_of(config.kernel, gpu).name,
+        "cta": "x".join(map(str, tile)),
+        "cluster": f"{config.cluster_m}x{config.cluster_n}",
+    }
 
 
 def limits(elasticities: Mapping[str, float]) -> dict[str, Any]:

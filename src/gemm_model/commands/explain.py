@@ -13,11 +13,14 @@ from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
+from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import plain, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
+    from gemm_model.core.problem import GemmProblem
     from gemm_model.core.settings import Settings
     from gemm_model.integrations.nsight import Beside
     from gemm_model.kernel_model.comparison import Difference
@@ -41,6 +44,7 @@ BAR = 40
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
     "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
+    "--m 16 --n 7168 --k 2048 --kernel cutlass",
     "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
     "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_profile(args, chosen)
     if args.ncu is not None:
         return _run_counted(args, chosen)
-    problem, config = kinds.problem(args), common.config(args)
+    problem, config, first = _kernel(args, chosen)
     if args.against is not None:
         return _run_against(
             args, chosen, World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
@@ -94,8 +98,31 @@ def run(args: argparse.Namespace) -> int:
     }
     names = ("change", "predicted_us", "relative")
     what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
-    before = "" if expected is None else f"{kinds.expected_text(expected)}\n"
+    before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
     return _show(args, chosen, result, what_if, lambda: before + _text(found))
+
+
+def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
+    """The kernel of the options and its problem; without --cta the fastest, with a line that says so.
+
+    A kernel that computes D^T = B A^T has the problem of that.
+    """
+    from gemm_model.choice.expected import rank_routing
+    from gemm_model.choice.selection import Ranker, describe
+    from gemm_model.integrations.quack import swapped
+
+    problem, routing = kinds.problem(args), kinds.routing(args)
+    if args.cta is not None:
+        return problem, common.config(args), ""
+    common.refuse_given(args, {*common.CONFIG} - {"kernel"}, "without --cta")
+    ranker = Ranker(chosen.gpu, family=args.kernel, options=dict(chosen.options))
+    if routing is None:
+        best = ranker.rank(problem, 1).best.candidate
+    else:
+        drawn = {"count": args.routings, "seed": args.seed}
+        best = rank_routing(ranker, problem, routing, 1, **drawn).choices[0].candidate
+    first = f"the fastest of {best.config.kernel}: {describe(best)}\n"
+    return swapped(problem) if best.swap_ab else problem, best.config, first
 
 
 def _show(
@@ -120,11 +147,12 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     if attention.asked(args):
         return attention.explained(args)
     common.refuse_given(args, (*kinds.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards")
-    chosen, problem, config = settings_of(args), kinds.problem(args), common.config(args)
+    chosen = settings_of(args)
+    problem, config, _ = _kernel(args, chosen)
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
-        kernel=compare.kernel_asked(args, chosen),
+        kernel=compare.kernel_told(config, chosen.gpu),
         prediction=found.prediction,
         flop=problem.flop,
         beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
@@ -158,6 +186,8 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> in
     told = ",".join(word for word in words if word not in cards)
     values = {} if not told else {"mma_m": 0, "mma_n": 0, **parse_description(told)}
     values.pop("swap_ab", None)
+    if values.get("kernel") in sums_stay():
+        values["fast_accum"] = True
     gpu = load_gpu(cards[0]) if cards else chosen.gpu
     found = difference(first, replace(first, config=replace(first.config, **values), gpu=gpu))
     rows = [

@@ -6,18 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemm_model.commands import attention, common, compare
+from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.explain import MODEL, settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
+    from gemm_model.choice.expected import ExpectedTime
     from gemm_model.choice.selection import Ranking
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
     "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
+    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --html experts.html",
     "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128' --html attention.html",
 )
 ALL_KERNELS = 1_000_000
@@ -26,6 +28,7 @@ ALL_KERNELS = 1_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_problem(parser, required=False)
+    kinds.add_kinds(parser)
     attention.add_attention(parser, config=False)
     common.add_settings(parser, model=MODEL)
     add_family(parser)
@@ -39,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if attention.asked(args):
         common.print_document(attention.explore(args), args.format or "table")
         return 0
-    ranking = _page(args)
+    ranking, expected = _page(args)
     row = row_of(ranking.best, ranking.problem)
     document = Document(
         verb="explore",
@@ -47,25 +50,31 @@ def run(args: argparse.Namespace) -> int:
         model=MODEL,
         result={"file": args.html, "problem": problem_fields(ranking.problem), "kernels": ranking.kernels},
         rows=[row],
+        notes=[] if expected is None else [f"{kinds.expected_text(expected)} its page"],
     )
     common.print_document(document, args.format or "table")
     return 0
 
 
-def _page(args: argparse.Namespace) -> Ranking:
-    """Write the page of the problem on one card."""
+def _page(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None]:
+    """Write the page of the problem on one card, of routed tokens that of the routing in the middle."""
+    from gemm_model.choice.expected import rank_routing
     from gemm_model.integrations.quack import swapped
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
 
     chosen = settings_of(args)
-    ranker, problem = ranker_of(args), common.problem(args)
+    ranker, problem, routing, expected = ranker_of(args), kinds.problem(args), kinds.routing(args), None
+    if routing is not None:
+        drawn = {"count": args.routings, "seed": args.seed}
+        expected = rank_routing(ranker, problem, routing, 1, **drawn).choices[0].expected
+        problem = expected.middle
     ranking = ranker.rank(problem, ALL_KERNELS)
     best = ranking.best.candidate
     own = swapped(problem) if best.swap_ab else problem
     explanation = explain(own, best.config, ranker.gpu, chosen.options)
     common.write_page(shape_page(ranking, explanation), args.html)
-    return ranking
+    return ranking, expected
 
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
@@ -74,4 +83,5 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     args.html = args.html.with_stem(f"{args.html.stem}-{card}")
     if attention.asked(args):
         return attention.explored(args)
-    return best_of(_page(args), file=str(args.html))
+    common.refuse_given(args, kinds.ROUTING, "with several cards")
+    return best_of(_page(args)[0], file=str(args.html))

@@ -92,7 +92,7 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     chosen, problem = common.settings(args), kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)
     config = common.config(args)
-    told = compare.kernel_asked(args, chosen) if needs_tile else {}
+    told = compare.kernel_told(config, chosen.gpu) if needs_tile else {}
     found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
     return compare.Answer(kernel=told, prediction=found, flop=problem.flop)
 

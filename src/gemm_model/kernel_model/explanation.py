@@ -245,16 +245,13 @@ def _neighbours(world: World) -> Iterator[tuple[str, list[KernelConfig]]]:
     """Configurations that differ from the kernel's in one setting."""
     config, space = world.config, family_of(world.config.kernel, world.gpu).space
     tiles = [(cta_m, cta_n) for cta_m in space.cta_m for cta_n in space.cta_n]
-    anew: dict[str, Any] = {"mma_m": 0, "mma_n": 0, "stages": 0}
+    anew: dict[str, Any] = {"mma_m": 0, "mma_n": 0}
     yield "tile", [replace(config, cta_m=cta_m, cta_n=cta_n, **anew) for cta_m, cta_n in tiles]
-    yield (
-        "cluster",
-        [replace(config, cluster_m=m, cluster_n=n, stages=0) for m, n in space.clusters],
-    )
+    yield "cluster", [replace(config, cluster_m=m, cluster_n=n) for m, n in space.clusters]
     yield "schedule", [replace(config, schedule=word, **anew) for word in space.schedules]
     yield "swizzle", [replace(config, swizzle=size) for size in space.swizzles]
     yield "split_k", [replace(config, split_k=parts) for parts in space.split_k if parts > 1]
-    yield "stages", [replace(config, stages=0)] if config.stages else []
+    yield "stages", [replace(config, stages=stages) for stages in space.stages]
     eight_bit = world.problem.math_kind == "fp8" and not config.fast_accum
     yield "fast_accum", [replace(config, fast_accum=True)] if eight_bit else []
 
@@ -264,7 +261,7 @@ def _told(name: str, config: KernelConfig) -> str:
         return f"{config.cta_m}x{config.cta_n}"
     if name == "cluster":
         return f"{config.cluster_m}x{config.cluster_n}"
-    return "as many as fit" if name == "stages" else str(getattr(config, name))
+    return "as many as fit" if name == "stages" and not config.stages else str(getattr(config, name))
 
 
 def limits(explanation: Explanation) -> str:
