@@ -247,10 +247,7 @@ RANKER = gemm_model.Ranker("h200")
         (lambda: gemm_model.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
         (lambda: predict(PROBLEM, CONFIG, "h200", model=[]), "model is of type list; expected a str"),
         (lambda: gemm_model.rank([], "h200"), "problem is of type list; expected a GemmProblem"),
-        (
-            lambda: gemm_model.rank(PROBLEM, "h200", top_k=[]),
-            r"top_k is \[\]; expected a positive",
-        ),
+        (lambda: gemm_model.rank(PROBLEM, "h200", top_k=[]), r"top_k is \[\]; expected a positive"),
         (lambda: gemm_model.rank(PROBLEM, "h200", family=[]), "family is of type list; expected a str"),
         (lambda: gemm_model.Ranker("h200", options=5), "options are 5; expected a mapping"),
         (lambda: gemm_model.Ranker("h200").why_not(PROBLEM, None), "configuration is of type NoneType"),
@@ -269,10 +266,7 @@ RANKER = gemm_model.Ranker("h200")
             lambda: gemm_model.expected_time(None, ROUTING, CONFIG, "h200"),
             "problem is of type NoneType; expected a GemmProblem",
         ),
-        (
-            lambda: gemm_model.Routing(experts=4, tokens=4, exponent="x"),
-            "routing has exponent 'x'",
-        ),
+        (lambda: gemm_model.Routing(experts=4, tokens=4, exponent="x"), "routing has exponent 'x'"),
         (lambda: gemm_model.Routing.parse(5, experts=4, tokens=4), "routing is of type int; expected a str"),
         (lambda: gemm_model.ConvProblem.parse(5), "conv is of type int; expected a str"),
         (lambda: GemmProblem.of_conv(5), "conv is of type int; expected a ConvProblem"),

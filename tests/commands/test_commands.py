@@ -255,7 +255,7 @@ def test_lists_tell_the_types_that_are_multiplied(gemm_model):
     rows = json.loads(gemm_model("list", "types", "--format", "json").out)["rows"]
     kinds = {row["name"]: row["rate_class"] for row in rows}
     assert [kinds[name] for name in ("bf16", "e2m1", "nvfp4", "int32", "e8m0")] == [
-        *("fp16", "fp6", "fp4", None, None),
+        *("fp16", "fp6", "fp4", None, None)
     ]
 
 

@@ -89,6 +89,27 @@ def test_routings_have_an_expected_time(gemm_model):
     assert means[0] <= expected["expected_us"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*SIZES, "--epilogue", "gelu,bias"),
+        (*ROUTED, "--routings", 4),
+        ("--conv", RESNET, "--family", "cutlass"),
+        ("--m", 16, "--n", 4096, "--k", 4096, "--family", "any", "--gpu", "h100_sxm"),
+    ],
+)
+def test_without_a_tile_the_first_of_rank_is_explained_and_explored(gemm_model, tmp_path, words):
+    ranked = result_of(gemm_model, "rank", *words, "--top", 1)
+    best = ranked["choices"][0]
+    told = result_of(gemm_model, "explain", *words)
+    predicted = pytest.approx(best["prediction"]["predicted_us"])
+    assert told["prediction"]["predicted_us"] == predicted
+    assert told["kernel"]["kernel"] == best["kernel"]
+    assert told.get("expected", {}).get("expected_us", 0) == pytest.approx(best.get("expected_us", 0))
+    explored = result_of(gemm_model, "explore", *words, "--html", tmp_path / "page.html")
+    assert explored["problem"] == ranked["problem"]
+
+
 def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
     out = gemm_model("explain", *SIZES, *TILE, "--epilogue", "gelu").out
     assert "nothing fused into the epilogue" in out

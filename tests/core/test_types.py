@@ -8,13 +8,7 @@ import pytest
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.config import CONFIG_DIR, gpu_names, load_config, load_gpu_mapping
-from gemm_model.core.dtypes import (
-    MATH_KINDS,
-    element_type,
-    math_kind,
-    multiplier_share,
-    operand_type,
-)
+from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multiplier_share, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent

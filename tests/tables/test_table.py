@@ -111,7 +111,7 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         (HEAD + "bf17,64,64,1,1,1,1,1,1\n", "line 2, column in_dtype: unknown data type 'bf17'"),
         (
             HEAD + "bf16,64,64,1,1,8,1,1,1\nbf16,64,64,1,1,0,1,1,1\n",
-            "line 3, column m: '0'; expected a whole number",
+            "line 3, column m: '0'; expected a whole",
         ),
         (HEAD + "bf16,64,64,1,1,-8,1,1,1\n", "line 2, column m: '-8'"),
         (HEAD + "bf16,64,64,1,1,1.5,1,1,1\n", "line 2, column m: '1.5'"),
@@ -128,19 +128,30 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         (HEAD + "bf16,64,64,1,1,1,1,1,-3\n", "line 2, column runtime_us: '-3'"),
         (
             HEAD.strip() + ",schedule\nbf16,64,64,1,1,1,1,1,1,zigzag\n",
-            "column schedule: 'zigzag'; expected one of",
+            "column schedule: 'zigzag'; expected one",
         ),
         (
             HEAD.strip() + ",sf_dtype,sf_vec_size\nfp8,64,64,1,1,1,1,1,1,e8m0,0\n",
             "column sf_dtype: scale vector size 0",
         ),
+        *((HEAD.replace(",", apart), f"columns apart by {apart!r}; expected commas") for apart in ";\t|"),
+        *(
+            (
+                HEAD.strip() + f",{name}\nbf16,64,64,1,1,1,1,1,,{word}\n",
+                f"line 2, column {name}: '{word}'; {told}",
+            )
+            for name, word, told in (
+                ("regime", "bursty", "expected one of burst, graph, sustained, counters, kernel-only"),
+                ("l2", "tepid", "expected one of cold, warm, written, rotated"),
+                ("sf_vec_size", "16", "expected 0, or a type in sf_dtype beside it"),
+            )
+        ),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_sentence_and_nothing_is_written(tmp_path, gemm_model, text, words):
     path = write(tmp_path, text)
-    result = gemm_model(
-        "predict", "--input", path, "--output", tmp_path / "out", "--model", "WSPersistentGEMMModel"
-    )
+    options = ("--output", tmp_path / "out", "--model", "WSPersistentGEMMModel")
+    result = gemm_model("predict", "--input", path, *options)
     assert result.code == 2
     last = result.err.strip().splitlines()[-1]
     assert words in last
@@ -214,13 +225,10 @@ def test_fp4_of_a_table_has_its_own_rate_where_both_operands_have_scales():
     assert [MATH_KINDS[kind] for kind in kinds] == ["fp4", "fp6", "fp6"]
 
 
-def test_a_pair_of_types_that_nothing_multiplies_is_named_by_its_row():
-    frame = pd.DataFrame({"a_dtype": ["fp16", "bf16", "fp16"], "b_dtype": ["fp16", "bf16", "bf16"], **SIZES})
+def test_types_that_no_product_has_are_named_by_their_row():
+    pairs = pd.DataFrame({"a_dtype": ["fp16", "bf16", "fp16"], "b_dtype": ["fp16", "bf16", "bf16"], **SIZES})
+    scales = pd.DataFrame({"in_dtype": ["bf16", "bf16"], "out_dtype": ["bf16", "e8m0"], **SIZES})
     with pytest.raises(InputError, match="row 2, column b_dtype: no MMA multiplies fp16 by bf16"):
-        batch_from_frame(frame, needs_tile=True)
-
-
-def test_outputs_of_scale_factors_are_named_by_their_row():
-    frame = pd.DataFrame({"in_dtype": ["bf16", "bf16"], "out_dtype": ["bf16", "e8m0"], **SIZES})
+        batch_from_frame(pairs, needs_tile=True)
     with pytest.raises(InputError, match="row 1, column out_dtype: e8m0 is a type of scale factors"):
-        batch_from_frame(frame, needs_tile=True)
+        batch_from_frame(scales, needs_tile=True)
