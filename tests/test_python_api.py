@@ -121,7 +121,8 @@ def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_
         "regime sustained predicts such",
     ]
     alone = chains[["m", "n", "k", "in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "regime"]]
-    assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == []
+    note = "1 rows are of the regime burst and are predicted in graph"
+    assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == [note]
     of_one_regime = predict_table(chains.drop(columns="partner"), "h200", "SOLModel")
     assert of_one_regime.attrs["notes"] == []
 

@@ -249,8 +249,10 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
 
 def _sums_stay(frame: pd.DataFrame) -> BoolArray:
     """Mask of the rows of families whose fp8 sums always stay in the accumulators."""
-    kernels = _choice(frame, "kernel", KERNELS, default=0, names=names_in_tables())
-    found: BoolArray = np.isin(kernels, [KERNELS.index(name) for name in sums_stay()])
+    if "kernel" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    stay = {name for name, family in names_in_tables().items() if family in sums_stay()}
+    found: BoolArray = frame["kernel"].isin(stay).to_numpy(dtype=bool)
     return found
 
 
@@ -292,14 +294,15 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
 
 def _sums_note(frame: pd.DataFrame) -> list[str]:
     """A sentence on the rows whose sums nothing tells and whose family has one kind of fp8 sums."""
-    untold = ~is_asked(frame["fast_accum"]) if "fast_accum" in frame else np.ones(len(frame), dtype=bool)
+    untold = _sums_stay(frame)
+    if "fast_accum" in frame:
+        untold = untold & ~is_asked(frame["fast_accum"])
     name = "a_dtype" if "a_dtype" in frame else "in_dtype"
-    if name not in frame or not (untold & _sums_stay(frame)).any():
-        return []
-    codes, types, _ = _types(frame, name)
-    untold &= _sums_stay(frame) & _looked_up([each.bits == 8 for each in types], codes)
-    stay = ", ".join(sorted(sums_stay()))
-    return [f"{untold.sum()} rows of {stay} have fast_accum 1, as its kernels do"] if untold.any() else []
+    if name in frame and untold.any():
+        codes, types, _ = _types(frame, name)
+        untold = untold & _looked_up([each.bits == 8 for each in types], codes)
+    names = ", ".join(sorted(sums_stay()))
+    return [f"{untold.sum()} rows of {names} have fast_accum 1, as its kernels do"] if untold.any() else []
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
