@@ -1,5 +1,6 @@
 """Empirical numbers typed by hand: round ones, so that what a test expects can be worked out beside them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +49,20 @@ def calibration_file(path: Path, **changes: object) -> Path:
     return path
 
 
+def one_tree(features: Sequence[str], name: str, border: float, *leaves: int) -> Forest:
+    """What a forest says up to a border of one feature, and beyond it, in 1e-5 of the logarithm."""
+    return Forest(
+        features=len(features),
+        split_feature=np.array([features.index(name)], dtype=np.uint8),
+        split_border=np.array([border], dtype=np.float32),
+        tree_splits=np.array([[0]], dtype=np.uint16),
+        leaves=np.array([leaves], dtype=np.int16),
+    )
+
+
 def residual(of: Calibration | None = None, log_error: float = -0.05) -> Residual:
     """One tree that says of kernels with 256 columns that they are predicted too fast, or what is asked."""
-    forest = Forest(
-        features=len(FEATURES),
-        split_feature=np.array([FEATURES.index("cta_n")], dtype=np.uint8),
-        split_border=np.array([200.0], dtype=np.float32),
-        tree_splits=np.array([[0]], dtype=np.uint16),
-        leaves=np.array([[0, round(log_error * 1e5)]], dtype=np.int16),
-    )
+    forest = one_tree(FEATURES, "cta_n", 200.0, 0, round(log_error * 1e5))
     known = of or calibration()
     return Residual(
         gpu="h200",

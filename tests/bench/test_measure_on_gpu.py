@@ -1,28 +1,15 @@
 """The script that runs several plans: order, resume, limits, and the archive that is always there."""
 
-import importlib.util
 import sys
 import tarfile
 import time
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_on_gpu.py"
+from scripts import measure_on_gpu as script
 
 
-@pytest.fixture
-def script():
-    spec = importlib.util.spec_from_file_location("measure_on_gpu", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure_on_gpu"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_command_measures_the_plan_and_goes_on_with_a_table(script, tmp_path):
+def test_the_command_measures_the_plan_and_goes_on_with_a_table(tmp_path):
     plan = tmp_path / "cutlass.csv"
     plan.touch()
     job = script.parse_job(f"{plan}:counters")
@@ -38,7 +25,7 @@ def test_the_command_measures_the_plan_and_goes_on_with_a_table(script, tmp_path
     assert script.split_words(["a", "--x", "--", "b", "c"]) == (["a", "--x"], ["b", "c"])
 
 
-def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(script, tmp_path, monkeypatch, capsys):
+def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
     programs = {
         "fails": "print('no package'); raise SystemExit(3)",
         "works": "from pathlib import Path; Path(__import__('sys').argv[1]).write_text('rows')",
@@ -63,7 +50,7 @@ def test_a_plan_that_fails_or_hangs_leaves_the_others_alone(script, tmp_path, mo
         assert sorted(archive.getnames()) == ["fails.log", "works.csv", "works.log"]
 
 
-def test_without_time_nothing_is_begun(script, tmp_path):
+def test_without_time_nothing_is_begun(tmp_path):
     plan = tmp_path / "good.csv"
     plan.touch()
     said = script.run_job(script.parse_job(str(plan)), tmp_path, time.monotonic() + 5, [])
@@ -71,7 +58,7 @@ def test_without_time_nothing_is_begun(script, tmp_path):
     assert not (tmp_path / "good.log").exists()
 
 
-def test_a_missing_plan_and_an_unknown_regime_are_named(script, tmp_path):
+def test_a_missing_plan_and_an_unknown_regime_are_named(tmp_path):
     with pytest.raises(SystemExit, match="none.csv: no such plan"):
         script.parse_job(str(tmp_path / "none.csv"))
     (tmp_path / "good.csv").touch()

@@ -1,22 +1,10 @@
-import importlib.util
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "pack_wheels.py"
-
-
-@pytest.fixture
-def pack_wheels():
-    spec = importlib.util.spec_from_file_location("pack_wheels", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from scripts import pack_wheels
 
 
 def small_wheel(folder):
@@ -41,7 +29,7 @@ def install(folder, target):
 
 
 @pytest.mark.slow
-def test_parts_are_joined_and_installed(tmp_path, pack_wheels):
+def test_parts_are_joined_and_installed(tmp_path):
     wheel = small_wheel(tmp_path)
     parts = pack_wheels.split_into_parts([wheel], tmp_path / "packed", 4000)
     assert len(parts) > 1
@@ -51,7 +39,7 @@ def test_parts_are_joined_and_installed(tmp_path, pack_wheels):
     assert "ANSWER = 42" in (tmp_path / "site" / "packed_module.py").read_text()
 
 
-def test_missing_and_damaged_parts_are_named(tmp_path, pack_wheels):
+def test_missing_and_damaged_parts_are_named(tmp_path):
     parts = pack_wheels.split_into_parts([small_wheel(tmp_path)], tmp_path / "packed", 4000)
     parts[0].write_bytes(b"x")
     damaged = install(tmp_path / "packed", tmp_path / "site")

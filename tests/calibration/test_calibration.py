@@ -17,15 +17,12 @@ from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
-from gemm_model.kernels.registry import family_of
+from tests.made_rows import H200, QUACK, rows_made_by
 from tests.typed_numbers import VALUES, calibration_file, numbers
 
-H200 = load_gpu("h200")
-QUACK = family_of("quack", H200)
 ABSENT = QUACK.absent_mechanisms
 NUMBERS = numbers().without(ABSENT)
 FREE = (
@@ -34,27 +31,11 @@ FREE = (
 )
 CLOCK = ("light_share", "droop_mma", "droop_memory")
 OTHER_CLOCK = ("droop_us",)
-TILES = ((64, 128), (128, 128), (128, 256), (256, 128))
 
 
 def measured(shapes=24, noise=0.0, dtype="bf16", seed=3):
     """A table that the typed numbers made."""
-    random = np.random.default_rng(seed)
-    sizes = np.round(np.exp(random.uniform(np.log(64), np.log(9000), (shapes, 3))) / 64) * 64
-    rows = [
-        {
-            "in_dtype": dtype, "out_dtype": "bf16", "m": int(m), "n": int(n), "k": int(k), "kernel": "quack",
-            "cta_m": cta_m, "cta_n": cta_n, "cluster_m": cluster, "cluster_n": 1, "schedule": "cooperative",
-            "runtime_us": 1.0,
-        }
-        for m, n, k in np.maximum(sizes, 64)
-        for cta_m, cta_n in TILES
-        for cluster in (1, 2)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    truth = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS)
-    frame["runtime_us"] = truth.runtime_us * np.exp(random.normal(0, noise, len(frame)))
-    return frame
+    return rows_made_by(NUMBERS, shapes, dtype, noise, seed)
 
 
 def test_a_fit_finds_the_numbers_that_made_the_data():

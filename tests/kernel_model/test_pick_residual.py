@@ -12,7 +12,6 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
-from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.pick_residual import (
     FEATURES,
     PickResidual,
@@ -21,6 +20,7 @@ from gemm_model.kernel_model.pick_residual import (
     picks_of,
     write_pick_residual,
 )
+from tests.typed_numbers import one_tree
 
 CONV = gm.GemmProblem.of_conv("fprop n=8 c=96 h=28 w=28 k=256 r=3 s=3 stride=2 pad=1")
 PLAIN = Ranker("h200", family="cudnn", options={"residual": "off"})
@@ -30,13 +30,7 @@ def leaves(fast, slow):
     """One tree: what it expects of calls of up to 100 channels, and of more, in 1e-5 of the logarithm."""
     return PickResidual(
         fingerprint="0123",
-        forest=Forest(
-            features=len(FEATURES),
-            split_feature=np.array([FEATURES.index("channels")], dtype=np.uint8),
-            split_border=np.array([100.0], dtype=np.float32),
-            tree_splits=np.array([[0]], dtype=np.uint16),
-            leaves=np.array([[fast, slow]], dtype=np.int16),
-        ),
+        forest=one_tree(FEATURES, "channels", 100.0, fast, slow),
         shift=0.0,
         error_band=0.25,
     )

@@ -27,7 +27,6 @@ from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
-from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.model import KernelModel
@@ -42,10 +41,9 @@ from gemm_model.kernel_model.residual import (
     write_residual,
 )
 from gemm_model.kernels.feasibility import check
-from gemm_model.kernels.registry import family_of
+from tests.made_rows import H200, QUACK, rows_made_by
+from tests.typed_numbers import one_tree
 
-H200 = load_gpu("h200")
-QUACK = family_of("quack", H200)
 CALIBRATION = load_calibration("h200:quack")
 NUMBERS = {kind: known.without(QUACK.absent_mechanisms) for kind, known in CALIBRATION.numbers.items()}
 """As the family's kernels see them: mechanisms that these lack are switched off."""
@@ -53,44 +51,22 @@ SHIPPED = residual_beside(CALIBRATION.path)
 needs_shipped = pytest.mark.skipif(not SHIPPED.is_file(), reason="no residual is shipped with h200:quack")
 HIDDEN = 1.05
 """What kernels with 256 columns take longer than the physical model knows."""
-
-
-def wide_tiles_are_slower():
-    """One tree: kernels with more than 200 columns take exp(0.04879) = 1.05 times as long."""
-    return Forest(
-        features=len(FEATURES),
-        split_feature=np.array([FEATURES.index("cta_n")], dtype=np.uint8),
-        split_border=np.array([200.0], dtype=np.float32),
-        tree_splits=np.array([[0]], dtype=np.uint16),
-        leaves=np.array([[0, -4879]], dtype=np.int16),
-    )
+WIDE_TILES_ARE_SLOWER = one_tree(FEATURES, "cta_n", 200.0, 0, -4879)
+"""One tree: kernels with more than 200 columns take exp(0.04879) = 1.05 times as long."""
 
 
 def measured(shapes, dtype="bf16", hidden=HIDDEN):
     """Rows that the shipped calibration made, but for an effect of cta_n that it does not know."""
-    random = np.random.default_rng(3)
-    sizes = np.maximum(np.round(np.exp(random.uniform(np.log(64), np.log(9000), (shapes, 3))) / 64) * 64, 64)
-    rows = [
-        {
-            "in_dtype": dtype, "out_dtype": "bf16", "m": int(m), "n": int(n), "k": int(k), "kernel": "quack",
-            "cta_m": cta_m, "cta_n": cta_n, "cluster_m": cluster, "cluster_n": 1, "schedule": "cooperative",
-            "runtime_us": 1.0,
-        }
-        for m, n, k in sizes
-        for cta_m, cta_n in ((64, 128), (128, 128), (128, 256), (256, 128))
-        for cluster in (1, 2)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
     kind = "fp16" if dtype == "bf16" else "fp8"
-    times = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS[kind])
-    frame["runtime_us"] = times.runtime_us * np.where(frame["cta_n"] == 256, hidden, 1.0)
-    return frame
+    frame = rows_made_by(NUMBERS[kind], shapes, dtype)
+    wide = frame["cta_n"] == 256
+    return frame.assign(runtime_us=frame["runtime_us"] * np.where(wide, hidden, 1.0))
 
 
 RESIDUAL = Residual(
     gpu="h200",
     fingerprint=CALIBRATION.fingerprint(),
-    forests={kind: wide_tiles_are_slower() for kind in ("fp16", "fp8")},
+    forests=dict.fromkeys(("fp16", "fp8"), WIDE_TILES_ARE_SLOWER),
     error_band={
         kind: dict.fromkeys(("tiny", "memory_bound", "few_waves", "many_waves", "split_k"), 0.0123)
         for kind in ("fp16", "fp8")

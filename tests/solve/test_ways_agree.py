@@ -1,32 +1,18 @@
 """The cross-validation of `benchmarks/pipeline_cross_validation.py`, on a sample of its problems."""
 
-import importlib.util
-import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 
+from benchmarks import pipeline_cross_validation as ways
 from gemm_model.pipeline.machine import load_machine, machine_names
 from gemm_model.solve.exact import Choice, Solution
 
-SOURCE = Path(__file__).parents[2] / "benchmarks" / "pipeline_cross_validation.py"
 CORNERS = set(product((32, 1024), repeat=3))
 
 
-@pytest.fixture(scope="module")
-def ways():
-    """The benchmark's module."""
-    spec = importlib.util.spec_from_file_location(SOURCE.stem, SOURCE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[SOURCE.stem] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[SOURCE.stem]
-
-
 @pytest.mark.parametrize("name", machine_names())
-def test_all_ways_agree_on_a_sample_with_the_corners(ways, name):
+def test_all_ways_agree_on_a_sample_with_the_corners(name):
     found = ways.cross_validate(
         load_machine(name), ways.sample_problems(120, seed=5), [(1024, 1024, 1024), (96, 800, 352)]
     )
@@ -35,14 +21,14 @@ def test_all_ways_agree_on_a_sample_with_the_corners(ways, name):
     assert found.smt_problems == 2
 
 
-def test_the_sample_holds_the_corners_and_is_seeded(ways):
+def test_the_sample_holds_the_corners_and_is_seeded():
     problems = ways.sample_problems(40, seed=1)
     assert set(problems) >= CORNERS
     assert problems == ways.sample_problems(40, seed=1) != ways.sample_problems(40, seed=2)
     assert len(ways.all_problems()) == 32**3
 
 
-def test_a_wrong_time_is_reported(ways, monkeypatch):
+def test_a_wrong_time_is_reported(monkeypatch):
     def one_picosecond_off(*problem):
         right = cross_validation_solve(*problem)
         best = right.best
