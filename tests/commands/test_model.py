@@ -207,12 +207,21 @@ def test_the_card_s_band_adds_up_linearly_and_the_kernels_own_in_quadrature():
     assert time_of((1, 1.0, None)).error_band is None
 
 
-def test_prices_say_which_card_serves_a_token_cheapest(gemm_model):
+def test_prices_say_which_card_serves_a_token_cheapest(gemm_model, tmp_path):
     # 8 us for 4 tokens on 2 cards at 9 USD an hour.
     assert time_of((1, 8.0, 0.03)).usd_per_million_tokens(9.0) == pytest.approx(9.0 / 3600 * 2e-6 * 2 * 1e6)
     words = f"{LLAMA} --batch 4 --context 100 --gpu h200,l40s --price l40s=0.1,h200=9".split()
-    document = document_of(gemm_model, *words)
+    page = tmp_path / "page.html"
+    document = document_of(gemm_model, *words, "--html", page)
     passes = {each["gpu"]: each for each in document["result"]["passes"]}
+    shown = page.read_text()
+    for card, each in passes.items():
+        assert f"decode on 1 x {card}" in shown
+        assert f"{each['tokens_per_s']:.4g} tokens/s" in shown
+        assert f"<td data-name='usd_per_million_tokens'>{each['usd_per_million_tokens']:.4g}</td>" in shown
+    # 32 layers of the down projection.
+    down = next(row for row in document["rows"] if row["part"] == "down")
+    assert f"32 x {down['predicted_us']:.4g} us, {down['share']:.1%}, {down['limiter']}" in shown
     for card, price in (("h200", 9.0), ("l40s", 0.1)):
         expected = passes[card]["us_per_token"] * 1e6 / 3.6e9 * price
         assert passes[card]["usd_per_million_tokens"] == pytest.approx(expected)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_gpu(parser)
     parser.set_defaults(parts=("gpu",))
     common.add_output(parser)
+    common.add_page(parser, "each pass by part")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from gemm_model.serving.layers import Parallelism
     from gemm_model.serving.model_time import predict_model
 
-    common.check_document(args)
+    common.check_document(args, args.html)
     cards = {}
     for name in cards_asked(args) or [args.gpu]:
         gpu = common.settings(but(args, gpu=name, regime=None)).gpu
@@ -67,6 +68,10 @@ def run(args: argparse.Namespace) -> int:
         text=lambda: _text(rows, totals),
     )
     common.show(args, document)
+    if args.html is not None:
+        from gemm_model.report.page.model import model_page
+
+        common.write_page(model_page(str(args.config), totals, rows, document.notes), args.html)
     return 0
 
 
