@@ -8,8 +8,9 @@ the times differ by more than 5 %; a size is right within a quarter of the diffe
 The difference is predicted as what-ifs are, with the first row's residual for both.
 
 Counters: which of tensor pipe, L2 and DRAM a profiler shows as busiest, or that none is above 60 %, against the
-unit that is predicted to be busiest, and against the limiter or one tied with it, which should be none of the
-three where none is busy. L2's peak is the card's, so that a kernel is as busy in one table as in another.
+unit that is predicted to be busiest, and against the limiter or one tied with it. Where none is busy, all other
+resources together should be: launch, latency and what else no unit shows. The tensor pipe's share is that of SMs
+with work, as Nsight's is of active cycles. L2's peak is the card's: a kernel is as busy in one table as in another.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gemm_model.bench.rows import row_from_columns
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
-from gemm_model.kernel_model.elasticity import LIMITERS
-from gemm_model.kernel_model.explanation import TIE, busy
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.kernel_model.explanation import TIE, busy, mma_flop, sms_with_work, tied
 from gemm_model.kernel_model.model import KernelModel
-from gemm_model.kernel_model.question import Composed
+from gemm_model.kernel_model.question import Composed, World
 from gemm_model.kernel_model.rates import l2_bytes_per_us
+from gemm_model.kernels.registry import names_in_tables
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
 SETTINGS = {
@@ -78,8 +81,8 @@ def run(what: str, paths: list[Path], gpu: GpuSpec) -> list[dict[str, object]]:
 
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a time, a tile and a regime that the model knows."""
-    rows, _ = usable_rows(frame, needs_tile=True)
+    """Rows with a time, a tile, and a library and a regime that the model knows."""
+    rows, _ = usable_rows(frame[frame["kernel"].isin(list(names_in_tables()))], needs_tile=True)
     return rows.reset_index(drop=True)
 
 
@@ -139,23 +142,30 @@ def pair_figures(rows: pd.DataFrame) -> dict[str, object]:
 
 def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     """How often the busiest unit is the limiter, and how far predicted utilizations are."""
-    rows = rows.reset_index(drop=True)
-    model = KernelModel(gpu, regime="counters", residual="off")
-    batch = batch_from_frame(rows, needs_tile=True)
-    time_us, clock = rows["runtime_us"].to_numpy(float), rows["sm_mhz"].to_numpy(float)
-    tiles = np.ceil(batch.m / batch.cta_m) * np.ceil(batch.n / batch.cta_n) * batch.batch
-    executed = 2.0 * tiles * batch.cta_m * batch.cta_n * batch.k
-    rate = np.array([gpu.flop_per_clk_per_sm[kind] for kind in _kinds(batch)]) * gpu.sm_count
+    worlds = list(worlds_of(rows, gpu))
+    found = [world.composed() for world in worlds]
+    pairs = list(zip(worlds, found, strict=True))
+    times_us = rows["runtime_us"].to_numpy(float)
+    clocks = rows["sm_mhz"].to_numpy(float) * times_us
+    peaks = [each.geometry.rate * sms_with_work(each.geometry, gpu) for each in found]
+    l2_peaks = [l2_bytes_per_us(gpu, each.numbers) for each in found]
     dram = rows["dram_read_bytes"].to_numpy(float) + rows["dram_write_bytes"].to_numpy(float)
-    shares, predicted, l2_peak = told_of(model, rows)
-    l2 = rows["l2_bytes"].to_numpy(float) / l2_peak
-    counted = np.array([executed / (rate * clock), l2, dram / gpu.dram_bytes_per_us]) / time_us
+    counted = np.array(
+        [
+            [mma_flop(each.geometry) for each in found] / (np.array(peaks) * clocks),
+            rows["l2_bytes"].to_numpy(float) / np.array(l2_peaks) / times_us,
+            dram / gpu.dram_bytes_per_us / times_us,
+        ]
+    )
+    used = [busy(each, gpu, float(each.times.runtime_us)).values() for each in found]
+    predicted = np.array([list(each) for each in used]).T
     off = dict(zip(UNITS, np.abs(counted - predicted).mean(axis=1), strict=True))
+    agrees = [_agrees(shares, world, each) for shares, (world, each) in zip(counted.T, pairs, strict=True)]
     return {
         "rows": len(rows),
         "none busy": f"{(counted.max(axis=0) < BUSY).mean():.0%}",
         "busiest told": f"{(busiest(counted) == busiest(predicted)).mean():.1%}",
-        "limiter is the busiest": f"{_agrees(counted, shares).mean():.1%}",
+        "limiter is the busiest": f"{np.mean(agrees):.1%}",
         **{f"{name} off": f"{value:.1%}" for name, value in off.items()},
         "L2 correlation": f"{np.corrcoef(counted[1], predicted[1])[0, 1]:.2f}",
     }
@@ -166,33 +176,22 @@ def busiest(shares: FloatArray) -> np.ndarray:
     return np.where(shares.max(axis=0) >= BUSY, shares.argmax(axis=0), -1)
 
 
-def _kinds(batch: object) -> list[str]:
-    from gemm_model.core.dtypes import MATH_KINDS
-
-    return [MATH_KINDS[int(code)] for code in batch.math_kind]  # type: ignore[attr-defined]
-
-
-def told_of(model: KernelModel, rows: pd.DataFrame) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of each row: elasticities (LIMITERS, rows), how busy UNITS are (UNITS, rows), and L2's peak [B/us]."""
-    batch = batch_from_frame(rows, needs_tile=True)
-    shares, used, peak = np.empty((len(LIMITERS), len(rows))), np.empty((3, len(rows))), np.empty(len(rows))
-    for place in range(len(rows)):
-        row = batch[slice(place, place + 1)].mapped(lambda _, column: np.asarray(column).item())
-        found = model.evaluate_row(row)
-        composed = Composed(found.geometry, found.times, found.known.numbers)
-        shares[:, place] = list(composed.elasticities().values())
-        used[:, place] = list(busy(composed, model.gpu, float(found.times.runtime_us)).values())
-        peak[place] = l2_bytes_per_us(model.gpu, composed.numbers)
-    return shares, used, peak
+def worlds_of(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[World]:
+    """The kernel of each row as a profiler counts it."""
+    for cells in rows.astype(object).where(rows.notna(), "").astype(str).to_dict("records"):
+        told = {**cells, "kernel": names_in_tables()[cells["kernel"]], "heuristic_rank": ""}
+        row = row_from_columns(told, regime="counters")
+        assert isinstance(row.config, KernelConfig)
+        yield World(problem=row.problem, config=row.config, gpu=gpu, options={"regime": "counters"})
 
 
-def _agrees(counted: FloatArray, shares: FloatArray) -> np.ndarray:
-    """Whether the busiest unit is the limiter or tied with it; where none is busy, some other resource is."""
-    tied = shares >= shares.max(axis=0) - TIE
-    of_unit = np.array([tied[LIMITERS.index(name)] for name in UNITS])
-    others = np.array([tied[place] for place, name in enumerate(LIMITERS) if name not in UNITS]).any(axis=0)
-    named = np.take_along_axis(of_unit, counted.argmax(axis=0)[np.newaxis], axis=0)[0]
-    return np.where(counted.max(axis=0) >= BUSY, named, others)
+def _agrees(counted: FloatArray, world: World, found: Composed) -> bool:
+    """Whether the busiest unit is the limiter or tied with it; where none is busy, all other resources together."""
+    if counted.max() >= BUSY:
+        return UNITS[counted.argmax()] in tied(world, found)
+    shares = found.elasticities()
+    rest = sum(share for name, share in shares.items() if name not in UNITS)
+    return rest >= max(shares[name] for name in UNITS) - TIE
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from gemm_model.core.problem import GemmProblem
 
 COPIES = "COPIES"
 """The limiter of calls that copy matrices for longer than they multiply."""
-FADES_WHERE = "TENSOR"
-"""The limiter of long products that libraries choose better for than for short ones."""
+TENSOR, MMA_WARPS = "TENSOR", "MMA_WARPS"
+"""Limiters of long products that libraries choose better for than for short ones."""
 DRAM, LATENCY, LAUNCH = "DRAM", "LATENCY", "LAUNCH"
 """Limiters of kernels of earlier architectures, beside what their rate counts."""
 
@@ -200,7 +200,8 @@ class HeuristicChoice:
         """Of the library's call where its fastest kernel takes so many us, and what bounds that."""
         if self.ways:
             return self.factor * reduce(minimum, (way.time_us(fastest_us) for way in self.ways.values()))
-        halves = where(limiter == FADES_WHERE, fastest_us / self.half_us, 0.0)
+        fades = (limiter == TENSOR) | (limiter == MMA_WARPS)
+        halves = where(fades, fastest_us / self.half_us, 0.0)
         return self.factor * fastest_us * (1.0 + self.share / (1.0 + halves))
 
     def way(self, fastest_us: float) -> str:

@@ -16,6 +16,7 @@ from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.kernel_time import KernelTime
+from gemm_model.kernel_model.mainloop import unspilled_clk
 from gemm_model.kernels.mechanisms import (
     DRAM,
     EPILOGUE,
@@ -24,6 +25,7 @@ from gemm_model.kernels.mechanisms import (
     L2,
     LATENCY,
     LAUNCH,
+    MMA_WARPS,
     RESOURCES,
     SM_INGRESS,
     SMEM,
@@ -35,6 +37,8 @@ from gemm_model.kernels.mechanisms import (
 LIMITERS = tuple(RESOURCES)
 NOTHING = 1e-30
 """Time of what takes none [us, clk]; mechanisms that are off; a guard against dividing by zero."""
+SMALL = 1e-4
+"""By how much a faster rate of MMAs is tried [1]; shares of a k tile; chosen."""
 ROUNDING = 1.0 + 1e-9
 """Rounding of a sum [1]; what is longer by less is no longer; chosen."""
 
@@ -54,6 +58,7 @@ def elasticities(geometry: Geometry, times: KernelTime, numbers: KernelNumbers) 
     for wave, tiles in ((times.full, schedule.resident), (times.last, schedule.last_tiles)):
         if not is_zero(wave.count):
             _add_wave(parts, geometry, times, numbers, wave, tiles / schedule.tiles, clk_us)
+    parts |= _of_k_tile(geometry, times, numbers, parts[TENSOR])
     total = maximum(sum(parts.values()), NOTHING)
     shares = {name: part / total for name, part in parts.items()}
     at_floor = times.runtime_us <= times.floor_us
@@ -63,6 +68,18 @@ def elasticities(geometry: Geometry, times: KernelTime, numbers: KernelNumbers) 
     math = times.floor_us > times.dram_floor_us * ROUNDING
     floor = {TENSOR: where(math, 1.0, 0.0), DRAM: where(math, 0.0, 1.0)}
     return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
+
+
+def _of_k_tile(geometry: Geometry, times: KernelTime, numbers: KernelNumbers, math_us: Values) -> Parts:
+    """What MMAs, the MMA warps' other work and spilled registers have of k tiles that take so long."""
+    step = times.step
+    told = (geometry.resources, geometry.schedule.k_tiles, numbers, 0.0)
+    own = unspilled_clk(geometry.batch, geometry.rate, *told)
+    faster = unspilled_clk(geometry.batch, geometry.rate * (1.0 + SMALL), *told)
+    mma = minimum((1.0 - faster / maximum(own, NOTHING)) * (1.0 + SMALL) / SMALL, 1.0)
+    spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
+    beside_us = math_us * (1.0 - spilled)
+    return {TENSOR: beside_us * mma, MMA_WARPS: beside_us * (1.0 - mma), SPILLING: math_us * spilled}
 
 
 def _add_wave(
@@ -133,11 +150,9 @@ def _add_round_trips(
     behind = step.math_clk * resources.math_in_round_trip
     load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
     each = weight / maximum(load + step.port_clk + behind, NOTHING)
-    spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
     parts[LATENCY] = parts[LATENCY] + each * load
     parts[SM_INGRESS] = parts[SM_INGRESS] + each * step.port_clk
-    parts[TENSOR] = parts[TENSOR] + each * behind * (1.0 - spilled)
-    parts[SPILLING] = parts[SPILLING] + each * behind * spilled
+    parts[TENSOR] = parts[TENSOR] + each * behind
 
 
 def _share(part_us: Values, whole_us: Values, order: float) -> Values:
@@ -216,9 +231,7 @@ def _add_math(
         math_us = math_us * (1.0 - stores)
         beside = mainloop / maximum(mainloop + numbers.epilogue.tile_clk, NOTHING)
         tensor_share = where(held_up, beside, tensor_share)
-    spilled = times.step.spilled_clk / maximum(times.step.math_clk, NOTHING)
-    parts[TENSOR] = parts[TENSOR] + math_us * tensor_share * (1.0 - spilled)
-    parts[SPILLING] = parts[SPILLING] + math_us * tensor_share * spilled
+    parts[TENSOR] = parts[TENSOR] + math_us * tensor_share
     parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share)
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.core.batch import batch_of
-from gemm_model.core.elementwise import ceil
+from gemm_model.core.elementwise import minimum
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
 from gemm_model.kernel_model.question import UNLIMITED, Change, Composed, World, parse_change
 from gemm_model.kernel_model.rates import l2_bytes_per_us
@@ -35,6 +36,9 @@ from gemm_model.kernels.registry import family_of
 TIE = 0.1
 """Difference of two elasticities [1]; up to it two resources limit a kernel alike; chosen: they are told of a
 model whose utilizations are right within 8 points."""
+CLOSE = 1.05
+"""How many times as fast the limiter is made to find what would limit next [1]; ties; chosen: formulas are 4 to
+5 % off, and of a maximum of two times only the longer has an elasticity, however close they are."""
 WORTH_TELLING = 0.01
 """Elasticity, and share of the time that a change saves [1]; what is less is not told; chosen."""
 
@@ -68,12 +72,12 @@ class Explanation:
     limiter: str
     """The resource of the largest elasticity, as the prediction has it."""
     ties: tuple[str, ...]
-    """Resources whose elasticity is within TIE of the limiter's."""
+    """Resources whose elasticity is within TIE of the largest, or would be with the limiter CLOSE times as fast."""
     mechanisms: tuple[Mechanism, ...]
     """By elasticity."""
     busy: Mapping[str, float]
     """Shares of their peaks at which units of the card are busy on average over the kernel, as a profiler
-    reads them: TENSOR, L2, DRAM."""
+    reads them: TENSOR (of SMs that have a CTA), L2, DRAM."""
     achieved: Mapping[str, float]
     """TFLOP/s, GB/s of operands and outputs once, and the share of the roofline."""
     way_to_peak: tuple[Step, ...]
@@ -128,7 +132,7 @@ def explain(
     return Explanation(
         prediction=prediction,
         limiter=prediction.limiter,
-        ties=tuple(each.name for each in mechanisms if mechanisms[0].elasticity - each.elasticity <= TIE),
+        ties=tied(world, composed),
         mechanisms=mechanisms,
         busy=busy(composed, gpu, prediction.runtime_us),
         achieved=_achieved(composed, prediction.runtime_us),
@@ -152,18 +156,39 @@ def _achieved(composed: Composed, runtime_us: float) -> dict[str, float]:
 
 
 def busy(composed: Composed, gpu: GpuSpec, runtime_us: float) -> dict[str, float]:
-    """MMAs of whole tiles, and bytes, over what the card could do in a time [us]: shares by unit."""
+    """MMAs of the SMs that have a CTA, and bytes, over what they could do in a time [us]: shares by unit."""
     geometry, times = composed.geometry, composed.times
-    batch = geometry.batch
-    tiles = ceil(batch.m / batch.cta_m) * ceil(batch.n / batch.cta_n) * batch.batch
-    flop = 2.0 * tiles * batch.cta_m * batch.cta_n * batch.k
-    peak_flop = geometry.rate * gpu.sm_count * times.sm_clk_mhz * runtime_us
-    moved = times.traffic
+    peak_flop = geometry.rate * sms_with_work(geometry, gpu) * times.sm_clk_mhz * runtime_us
+    flop, moved = mma_flop(geometry), times.traffic
     return {
         TENSOR: float(flop / peak_flop),
         L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.numbers) / runtime_us),
         DRAM: float(moved.dram_bytes / gpu.dram_bytes_per_us / runtime_us),
     }
+
+
+def mma_flop(geometry: Geometry) -> float:
+    """FLOP of a kernel's MMAs, of what lies outside the matrices too: whole clusters, whole k tiles."""
+    batch, schedule = geometry.batch, geometry.schedule
+    tile = 2.0 * batch.cta_m * batch.cta_n * geometry.resources.cta_k
+    return float(tile * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n)
+
+
+def sms_with_work(geometry: Geometry, gpu: GpuSpec) -> float:
+    """SMs to which a tile, a split of it or a stream-K share of it comes."""
+    batch, schedule = geometry.batch, geometry.schedule
+    clusters = minimum(schedule.resident, schedule.tiles * schedule.sharers / batch.split_k)
+    return min(float(clusters * batch.cluster_m * batch.cluster_n), float(gpu.sm_count))
+
+
+def tied(world: World, composed: Composed) -> tuple[str, ...]:
+    """Resources that limit a kernel alike: as it is, or once the limiter is CLOSE times as fast."""
+    shares = composed.elasticities()
+    first = max(shares, key=shares.__getitem__)
+    then = world.but(faster={first: CLOSE}).composed().elasticities()
+    return tuple(
+        name for name in LIMITERS if any(each[name] >= max(each.values()) - TIE for each in (shares, then))
+    )
 
 
 def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Mechanism, ...]:

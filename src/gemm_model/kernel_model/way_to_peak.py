@@ -17,7 +17,7 @@ IDEAL = {TENSOR: {"tensor.efficiency": 1.0, "tensor.issue_clk": 0.0}, DRAM: {"dr
 STEPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("last wave", ("whole_waves",), ()),
     ("clock under load", CLOCK_MECHANISMS, ()),
-    ("MMA issue and signals", ("narrow_mma", "round_trip"), ()),
+    ("MMA issue and signals", ("narrow_mma", "round_trip"), ("MMA_WARPS",)),
     ("promotion and scaling of sums", ("promotion", "software_scales"), ()),
     ("spilled registers", (), ("SPILLING",)),
     ("tensor cores", (), (TENSOR,)),

@@ -22,7 +22,7 @@ CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
 HARDEST = 16.0
 """Order of a norm that serves as a maximum [1]; 4 % above the maximum of two equal times; chosen."""
 
-TENSOR, SPILLING, EPILOGUE = "TENSOR", "SPILLING", "EPILOGUE"
+TENSOR, MMA_WARPS, SPILLING, EPILOGUE = "TENSOR", "MMA_WARPS", "SPILLING", "EPILOGUE"
 SMEM, SM_INGRESS, GPC_INGRESS, FILL = "SMEM", "SM_INGRESS", "GPC_INGRESS", "FILL"
 LATENCY, L2, DRAM, LAUNCH = "LATENCY", "L2", "DRAM", "LAUNCH"
 CLOCK, NO_RESOURCE = "CLOCK", ""
@@ -42,8 +42,11 @@ class Resource:
 
 RESOURCES: Mapping[str, Resource] = {
     TENSOR: Resource(
-        meaning="tensor cores: MMAs, and the MMA warps' other work at each k tile",
+        meaning="tensor cores: MMAs",
         gpu_rates=("flop_per_clk_per_sm",),
+    ),
+    MMA_WARPS: Resource(
+        meaning="the MMA warps beside MMAs at each k tile: sums added in registers, scales, barriers, issue"
     ),
     SPILLING: Resource(meaning="registers beyond a thread's budget, stored to memory and loaded again"),
     EPILOGUE: Resource(
@@ -152,7 +155,7 @@ class NarrowMma:
 class Promotion:
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
 
-    resource: ClassVar[str] = TENSOR
+    resource: ClassVar[str] = MMA_WARPS
 
     adds_per_clk: float
     pingpong_adds_per_clk: float
@@ -163,7 +166,7 @@ class Promotion:
 class RoundTrip:
     """Barrier round trips between producer and consumers of a cluster bound a k tile."""
 
-    resource: ClassVar[str] = TENSOR
+    resource: ClassVar[str] = MMA_WARPS
 
     single_clk: float
 
@@ -431,7 +434,7 @@ class PointerStores:
 class SoftwareScales:
     """Accumulators of each k tile are multiplied by scale factors as they are added."""
 
-    resource: ClassVar[str] = TENSOR
+    resource: ClassVar[str] = MMA_WARPS
 
     latency_clk: float
     miss_clk: float
