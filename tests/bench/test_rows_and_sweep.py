@@ -145,6 +145,15 @@ def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_
     assert [(row.problem.a_dtype.name, row.config) for row in rows] == [("bf16", listed[0])]
 
 
+def test_no_row_has_more_splits_than_k_tiles_which_predictions_refuse():
+    splits = ConfigFilter(split_k=(1, 2, 4))
+    for dtype, k, expected in (("bf16", 128, {1, 2}), ("fp8", 128, {1}), ("fp8", 400, {1, 2, 4})):
+        rows = rows_of_problems(
+            [GemmProblem.of(128, 128, k, dtype)], FakeProvider(), (9, 0), splits, regime="burst", l2="cold"
+        )
+        assert {row.config.split_k for row in rows} == expected
+
+
 def test_longer_kernels_take_longer_rows():
     small, large = (
         Row(kernel="x", problem=GemmProblem.of(n, n, n), config=None, asked=(n, n, n)) for n in (256, 16384)

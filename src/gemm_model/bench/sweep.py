@@ -27,6 +27,10 @@ SWAPPED = "swapped"
 """The partner with n and k exchanged: the second half of a feed-forward layer."""
 
 
+K_TILE_BITS = 1024
+"""Width of a k tile of kernels that choose it themselves [bits]: a line of 128 bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFilter:
     """Which of a provider's configurations to run; an empty selection takes all."""
@@ -117,8 +121,17 @@ def rows_of_problems(
         rows.extend(
             Row(kernel=provider.name, problem=fitting, config=config, asked=asked, regime=regime, l2=l2)
             for config in (config_filter.apply(chosen) if chosen is own else chosen)
+            if _every_split_has_a_k_tile(config, fitting)
         )
     return rows
+
+
+def _every_split_has_a_k_tile(config: Config, problem: GemmProblem) -> bool:
+    """Whether there are as many k tiles as splits; libraries run such kernels, but no prediction takes them."""
+    if not isinstance(config, KernelConfig):
+        return True
+    k_tile = config.cta_k or K_TILE_BITS // problem.a_dtype.bits
+    return config.split_k <= -(-problem.k // k_tile)
 
 
 def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
