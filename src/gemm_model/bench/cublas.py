@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 
 from gemm_model.bench.cublas_names import cells_of_names
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond, epilogue_words
-from gemm_model.bench.launched_kernels import launched_kernels
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands
+from gemm_model.bench.launched_kernels import LaunchedKernel, named_kernels
+from gemm_model.bench.provider import Config, Launch, Operands
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
 
@@ -79,16 +79,11 @@ class CublasProvider(TorchLibrary):
 
 def chosen_kernel(launch: Launch) -> dict[str, Any]:
     """Table cells of the kernels that a cuBLAS call launches; `detail` reports unknown names."""
-    try:
-        kernels = launched_kernels(launch)
-    except (KernelError, RuntimeError) as error:
-        # The call itself is good: its time counts, whatever it ran.
-        return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
-    if not kernels:
-        return {"detail": "it launched no kernel"}
-    cells = cells_of_names([kernel.name for kernel in kernels])
-    names = " + ".join(kernel.name for kernel in kernels)
-    return {**kernels[0].cells(), **cells, "kernel_name": names}
+    return named_kernels(launch, _own_cells)
+
+
+def _own_cells(kernels: Sequence[LaunchedKernel]) -> dict[str, Any]:
+    return {**kernels[0].cells(), **cells_of_names([kernel.name for kernel in kernels])}
 
 
 def _launch(problem: GemmProblem, operands: Operands) -> Launch:

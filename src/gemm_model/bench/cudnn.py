@@ -10,8 +10,8 @@ import torch
 from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.bench.extended import beyond
 from gemm_model.bench.extended_tensors import convolution_call, keeping_result
-from gemm_model.bench.launched_kernels import launched_kernels
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.launched_kernels import named_kernels
+from gemm_model.bench.provider import Config, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
 
@@ -39,18 +39,6 @@ class CudnnProvider(TorchLibrary):
         named = named_kernels(_call(problem, operands))
         names, grid, block = (str(named.get(name, "")) for name in ("kernel_name", "grid", "block"))
         return named | (conv_cells(problem.conv, names, grid, block) if names and problem.conv else {})
-
-
-def named_kernels(launch: Launch) -> dict[str, Any]:
-    """Table cells: the names of a call's kernels, and the grid of the last one, which multiplies."""
-    try:
-        kernels = launched_kernels(launch)
-    except (KernelError, RuntimeError) as error:
-        # The call itself is good: its time counts, whatever it ran.
-        return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
-    if not kernels:
-        return {"detail": "it launched no kernel"}
-    return {**kernels[-1].cells(), "kernel_name": " + ".join(kernel.name for kernel in kernels)}
 
 
 def _call(problem: GemmProblem, operands: Operands) -> Callable[[], torch.Tensor]:

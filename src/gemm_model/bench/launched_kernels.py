@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from cuda.bindings import driver
 
 from gemm_model.bench.cuda_program import ask
-from gemm_model.bench.provider import Launch
+from gemm_model.bench.provider import KernelError, Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +73,21 @@ def _kernels(graph: Any) -> list[LaunchedKernel]:
             )
         )
     return kernels
+
+
+def _of_the_last(kernels: Sequence[LaunchedKernel]) -> dict[str, Any]:
+    return kernels[-1].cells()
+
+
+def named_kernels(
+    launch: Launch, told: Callable[[Sequence[LaunchedKernel]], dict[str, Any]] = _of_the_last
+) -> dict[str, Any]:
+    """Table cells: the names of a call's kernels, and by default the grid of the last one, which multiplies."""
+    try:
+        kernels = launched_kernels(launch)
+    except (KernelError, RuntimeError) as error:
+        # The call itself is good: its time counts, whatever it ran.
+        return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
+    if not kernels:
+        return {"detail": "it launched no kernel"}
+    return {**told(kernels), "kernel_name": " + ".join(kernel.name for kernel in kernels)}

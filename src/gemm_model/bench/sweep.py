@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -136,40 +136,36 @@ def _every_split_has_a_k_tile(config: Config, problem: GemmProblem) -> bool:
 
 def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
     """The rows of an earlier table, to be measured again."""
-    from gemm_model.tables.table import read_table
-
-    frame = read_table(path)
-    for name in ("kernel", "in_dtype", "out_dtype", "m", "n", "k"):
-        if name not in frame:
-            raise InputError(f"{path}: column {name!r} is missing; expected the columns of a benchmark table")
+    needed = ("kernel", "in_dtype", "out_dtype", "m", "n", "k")
     rows: dict[str, Row] = {}
-    for line, cells in zip(frame.index, frame.to_dict("records"), strict=True):
-        try:
-            row = row_from_columns({str(name): value for name, value in cells.items()}, regime=regime, l2=l2)
-        except (InputError, ValueError) as error:
-            raise InputError(f"{path}: line {line}: {error}") from None
+    for row in _rows_read(path, needed, "the columns of a benchmark table", {}, regime=regime, l2=l2):
         rows.setdefault(row_key(row), row)
     return list(rows.values())
 
 
 def configs_of_table(path: Path, kernel: str) -> list[Config]:
     """The configurations listed in a CSV: cta_m, cta_n and, where given, cluster, schedule, swizzle, ..."""
+    sizes = {"kernel": kernel, "m": 1, "n": 1, "k": 1, "in_dtype": "bf16", "out_dtype": "bf16"}
+    return [row.config for row in _rows_read(path, ("cta_m", "cta_n"), "cta_m and cta_n", sizes)]
+
+
+def _rows_read(
+    path: Path, needed: Sequence[str], expected: str, missing: Mapping[str, object], **situation: str
+) -> Iterator[Row]:
+    """The rows of a table that has the `needed` columns; `missing` holds cells that it may leave out."""
     from gemm_model.tables.table import read_table
 
     frame = read_table(path)
-    for name in ("cta_m", "cta_n"):
+    for name in needed:
         if name not in frame:
-            raise InputError(f"{path}: column {name!r} is missing; expected cta_m and cta_n")
-    configs: list[Config] = []
+            raise InputError(f"{path}: column {name!r} is missing; expected {expected}")
     for line, cells in zip(frame.index, frame.to_dict("records"), strict=True):
-        sizes = {"kernel": kernel, "m": 1, "n": 1, "k": 1, "in_dtype": "bf16", "out_dtype": "bf16"}
         try:
-            configs.append(
-                row_from_columns(sizes | {str(name): value for name, value in cells.items()}).config
+            yield row_from_columns(
+                {**missing, **{str(name): cell for name, cell in cells.items()}}, **situation
             )
         except (InputError, ValueError) as error:
             raise InputError(f"{path}: line {line}: {error}") from None
-    return configs
 
 
 def row_key(row: Row) -> str:

@@ -54,17 +54,10 @@ WINDOW_MS = 8.0
 """Length of one window [ms]; sustained: its mean launch time is one sample; chosen."""
 
 THROTTLE_REASONS = (
-    (0x1, "idle"),
-    (0x2, "app_clocks"),
-    (0x4, "power_cap"),
-    (0x8, "hw_slowdown"),
-    (0x10, "sync_boost"),
-    (0x20, "thermal_sw"),
-    (0x40, "thermal_hw"),
-    (0x80, "power_brake"),
-    (0x100, "display_clocks"),
+    *("idle", "app_clocks", "power_cap", "hw_slowdown", "sync_boost"),
+    *("thermal_sw", "thermal_hw", "power_brake", "display_clocks"),
 )
-"""Bits of nvmlClocksEventReasons (NVML API reference)."""
+"""Bits of nvmlClocksEventReasons, the lowest first (NVML API reference)."""
 
 
 class Sensors:
@@ -104,7 +97,7 @@ class Sensors:
     def read(self) -> dict[str, Any]:
         nvml, handle = self._nvml, self._handle
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        reasons = [name for bit, name in THROTTLE_REASONS if mask & bit]
+        reasons = [name for bit, name in enumerate(THROTTLE_REASONS) if mask >> bit & 1]
         return {
             "sm_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "mem_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -152,21 +152,16 @@ class DataSet:
             with atomic_path(path) as unfinished:
                 _write_parquet(rows, unfinished)
                 checksum = _sha256(unfinished)
-            gpu, family, regime = keys
             parts.append(
                 Part(
                     path=str(path.relative_to(self.folder)),
                     number=number,
                     rows=len(rows),
                     sha256=checksum,
-                    gpu=gpu,
-                    family=family,
-                    regime=regime,
+                    **dict(zip(PARTITION, keys, strict=True)),
                 )
             )
-        grown = RunRecord(
-            run=record.run, provenance=record.provenance, card_remarks=record.card_remarks, parts=tuple(parts)
-        )
+        grown = replace(record, parts=tuple(parts))
         self.write_record(grown)
         return grown
 
@@ -191,19 +186,12 @@ class DataSet:
             if all(value is None or getattr(part, name) == value for name, value in wanted.items())
         ]
 
-    def read(
-        self,
-        *,
-        gpu: str | None = None,
-        family: str | None = None,
-        regime: str | None = None,
-        run: str | None = None,
-    ) -> pd.DataFrame:
-        """The rows of such parts, typed, whole numbers nullable; `card_remark` is empty for good cards.
+    def read(self, **which: str | None) -> pd.DataFrame:
+        """The rows of the parts that `parts` finds, typed; `card_remark` is empty for good cards.
 
         Raises InputError that names a damaged part; `damage` finds all of them.
         """
-        parts = self.parts(gpu=gpu, family=family, regime=regime, run=run)
+        parts = self.parts(**which)
         if not parts:
             raise InputError(f"{self.folder}: no such rows; `gemm-model data show` says what there is")
         return self.read_parts(parts)

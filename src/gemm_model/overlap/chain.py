@@ -53,16 +53,9 @@ def compile_gemm(build: KernelBuild) -> Any:
         device_pointer(ELEMENT_TYPE[build.b_type], 0),
         device_pointer(BFloat16, 0),
         device_pointer(Int64, 0),
-        Int32(64),
-        Int32(8),
-        Int32(128),
-        Int32(64),
-        Int32(1),
-        Float32(-1),
-        Float32(0),
-        Int32(0),
-        Int32(1),
-        Int32(0),
+        *map(Int32, (64, 8, 128, 64, 1)),
+        *map(Float32, (-1, 0)),
+        *map(Int32, (0, 1, 0)),
         cuda.CUstream(0),
     )
 
@@ -85,11 +78,7 @@ def compile_previous(
         device_pointer(BFloat16, 0),
         device_pointer(ELEMENT_TYPE[out_type], 0),
         device_pointer(Int64, 0),
-        Int32(8),
-        Int32(128),
-        Int32(128),
-        Int32(1),
-        Int32(0),
+        *map(Int32, (8, 128, 128, 1, 0)),
         cuda.CUstream(0),
     )
 

@@ -95,22 +95,14 @@ def _figures(frame: pd.DataFrame) -> dict[str, Any]:
 
     errors = asdict(error_figures(frame["predicted_us"].to_numpy(), frame["runtime_us"].to_numpy()))
     figures: dict[str, Any] = dict(errors)
-    choice = choice_figures(top1_efficiency(frame))
-    figures |= {
-        "shapes": choice.shapes,
-        "top1": choice.mean,
-        "top1_p5": choice.p5,
-        "top1_min": choice.minimum,
-    }
+    choices = {"top1": top1_efficiency(frame)}
     single = best_single_config(frame) if "cta_m" in frame else None
     if single is not None:
-        best = choice_figures(single)
-        figures |= {
-            "best_single_shapes": best.shapes,
-            "best_single": best.mean,
-            "best_single_p5": best.p5,
-            "best_single_min": best.minimum,
-        }
+        choices["best_single"] = single
+    for name, efficiency in choices.items():
+        found = choice_figures(efficiency)
+        figures["shapes" if name == "top1" else f"{name}_shapes"] = found.shapes
+        figures |= {name: found.mean, f"{name}_p5": found.p5, f"{name}_min": found.minimum}
     return figures
 
 

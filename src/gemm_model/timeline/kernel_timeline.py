@@ -259,31 +259,19 @@ def _resident_rows(waves: Waves) -> pd.DataFrame:
     end = np.full(waves.clusters, waves.end_us)
     if waves.count > 1:
         end[waves.tile_of[-1] < 0] = waves.start[-2] + waves.exposed_us
-    sms = np.arange(waves.clusters * waves.ctas)
-    return new_rows(
-        len(sms),
-        sm=sms,
-        cta=sms,
-        role="CTA",
-        activity="resident",
-        start_us=np.repeat(waves.cta_start, waves.ctas),
-        end_us=np.repeat(end, waves.ctas),
-    )
+    return _rows_of_ctas(waves, end, role="CTA", activity="resident")
 
 
 def _prologue_rows(waves: Waves) -> pd.DataFrame:
     """One row a CTA: from its start until it loads."""
+    return _rows_of_ctas(waves, waves.ready, role="producer", activity="other", detail="prologue")
+
+
+def _rows_of_ctas(waves: Waves, end_us: FloatArray, **texts: str) -> pd.DataFrame:
+    """One row a CTA: from its start to the end of its cluster."""
     sms = np.arange(waves.clusters * waves.ctas)
-    return new_rows(
-        len(sms),
-        sm=sms,
-        cta=sms,
-        role="producer",
-        activity="other",
-        detail="prologue",
-        start_us=np.repeat(waves.cta_start, waves.ctas),
-        end_us=np.repeat(waves.ready, waves.ctas),
-    )
+    start_us, end_us = (np.repeat(each, waves.ctas) for each in (waves.cta_start, end_us))
+    return new_rows(len(sms), sm=sms, cta=sms, start_us=start_us, end_us=end_us, **texts)
 
 
 def _on_all_sms(rows: pd.DataFrame, waves: Waves, evaluation: PhysicalEvaluation) -> pd.DataFrame:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from gemm_model.bench.cudnn import named_kernels
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
 from gemm_model.bench.extended_tensors import keeping_result
+from gemm_model.bench.launched_kernels import named_kernels
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_errors import as_kernel_errors
 from gemm_model.core.kernel_config import KernelConfig
