@@ -1,6 +1,6 @@
 """The mechanisms of a kernel's time, and the empirical numbers that each of them owns.
 
-Each mechanism is one record. `config/mechanisms.yaml` describes each field of it: unit, start value, bounds,
+Each mechanism is one record. `config/mechanisms.toml` describes each field of it: unit, start value, bounds,
 meaning and source; a calibration holds the values. A mechanism is switched off by its neutral values: what-if
 questions, ablation and families without the mechanism use them, so no formula tests whether it exists.
 """
@@ -8,15 +8,16 @@ questions, ablation and families without the mechanism use them, so no formula t
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
-from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
 
-DESCRIPTIONS = CONFIG_DIR / "mechanisms.yaml"
+DESCRIPTIONS = CONFIG_DIR / "mechanisms.toml"
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
 """Scope of a number: the card, whichever kernel runs; the card and the rate class; the kernel's code."""
 HARDEST = 16.0
@@ -633,7 +634,7 @@ def _numbers_of(record: Any, mechanism: str, prefix: str = "") -> tuple[Number, 
 
 @cache
 def _descriptions() -> dict[str, Any]:
-    return read_yaml_mapping(DESCRIPTIONS, "mechanisms", infinite=True)
+    return tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
