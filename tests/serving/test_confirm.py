@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import count
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,12 @@ def test_small_weights_of_dense_layers_take_turns(monkeypatch):
     assert len({call[1].data_ptr() for call in kernels.calls}) == 3
     assert kernels.calls[0][-1] == {1: config.as_mapping()}
     assert kernels.get_w8a8_block_fp8_configs is kernels.own
+
+
+def test_an_even_drift_favours_no_configuration():
+    clock = count(1)  # four readings of 1, 2, 3, 4 us: 1 and 4, 2 and 3
+    timer = vllm_timer.VllmTimer(Kernels(), Kernels(), lambda launches: float(next(clock)), "cpu")
+    assert timer.times_us(DenseCell(n=256, k=128).product(16), [FIRST, SECOND]) == [2.5, 2.5]
 
 
 def test_a_kernel_that_never_runs_is_told():

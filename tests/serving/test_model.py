@@ -68,6 +68,23 @@ def test_rows_of_half_a_line_cost_more():
     assert half > 1.3 * whole
 
 
+def test_rows_of_one_line_cost_more_dram_where_no_trees_say_so():
+    product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
+    for gpu, factor in (("a100_sxm_80gb", 1 / 0.968), ("h200", 1.0)):
+        one, two = (
+            model.times_of(launches(product, 16, 64, k, 1, 4, 3, gpu=gpu)).dram_us[0] for k in (64, 128)
+        )
+        assert one == pytest.approx(factor * two, rel=2e-3)
+
+
+def test_ctas_of_an_sm_as_compiled_for_sm80():
+    # ptxas of kernels with mma.sync: 204, 198 and 64 registers a thread; the last is bound by shared memory.
+    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
+    tiles = (64, 128, 64, 1, 4, 3), (128, 128, 64, 1, 8, 3), (16, 128, 128, 1, 8, 3)
+    grid = TileGrid.of([TileConfig(*each) for each in tiles])
+    assert resources_of(product, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [2, 1, 2]
+
+
 def test_warm_weights_come_from_l2():
     product = ServedProduct(tokens=16, n=256, k=512, experts=8, topk=2)
     grid = TileGrid.of([TileConfig(16, 64, 128, 1)])

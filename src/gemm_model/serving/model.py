@@ -18,7 +18,7 @@ from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.numbers import ServingNumbers, serving_numbers
 from gemm_model.serving.problem import ServedProduct
-from gemm_model.serving.resources import OUTPUT_BYTES, Resources, resources_of, step_accesses
+from gemm_model.serving.resources import OUTPUT_BYTES, SMEM_MMAS, Resources, resources_of, step_accesses
 from gemm_model.serving.routing import row_tiles
 from gemm_model.serving.tile_config import FloatArray, TileGrid
 
@@ -160,6 +160,14 @@ class Launches:
         short = self.grid.cta_k * self.product.weight_bytes < LINE_BYTES
         return np.where(short, 1.0 / self.numbers.half_line_share, 1.0)
 
+    @property
+    def lone_lines(self) -> FloatArray:
+        """What rows of k tiles of one line cost DRAM over longer ones; sm90's trees were trained without it."""
+        lone = self.grid.cta_k * self.product.weight_bytes == LINE_BYTES
+        return np.where(
+            lone & (self.gpu.kernel_architecture != "sm90"), 1.0 / self.numbers.lone_line_share, 1.0
+        )
+
 
 def launches_of(
     product: ServedProduct,
@@ -235,7 +243,7 @@ def mma_clk(kernels: Kernels) -> FloatArray:
     flop = 2.0 * grid.cta_m * grid.cta_n * grid.cta_k
     columns = np.where(resources.swapped, grid.cta_m, grid.cta_n)
     whole = np.maximum(columns / 2.0, (2048.0 + 32.0 * columns) / 128.0) / (columns / 2.0)
-    newer = gpu.kernel_architecture in ("sm90", "sm100")
+    newer = gpu.kernel_architecture in SMEM_MMAS
     share = kernels.numbers.mma_share if newer else 1.0
     slow_rate = min(rate, kinds["fp16"]) if newer else rate
     return np.where(resources.from_smem, flop / rate * whole, flop / (slow_rate * share))
@@ -304,7 +312,7 @@ def _dram_us(launches: Launches) -> FloatArray:
     weights = launches.active_experts * _slab_bytes(product) * _weight_passes(launches)
     rows = product.tokens if product.gathered else product.rows
     activations = rows * product.k * product.activation_bytes * _activation_passes(launches)
-    loaded = weights * launches.half_lines + activations
+    loaded = weights * launches.half_lines * launches.lone_lines + activations
     if launches.warm:
         loaded = loaded * (1.0 - _kept(gpu, weights + activations))
     stored = product.rows * product.n * OUTPUT_BYTES

@@ -21,6 +21,7 @@ class ServingNumbers:
     access_clk: float = empirical("clk", 0.0, 100.0)
     l2_merged: float = empirical("1", 0.5, 4.0)
     half_line_share: float = empirical("1", 0.3, 1.0)
+    lone_line_share: float = empirical("1", 0.8, 1.0)
     promote_clk: float = empirical("clk", 0.0, 20.0)
     scale_row_clk: float = empirical("clk", 0.0, 20.0)
     spill_cost: float = empirical("1", 0.0, 100.0)

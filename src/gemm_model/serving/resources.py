@@ -18,6 +18,8 @@ from gemm_model.serving.tile_config import FloatArray, TileGrid
 THREADS_PER_WARP = 32.0
 MMA_M = 64.0
 """Rows of the MMAs that read shared memory [rows]; sm90 and sm100; PTX ISA: wgmma, tcgen05."""
+SMEM_MMAS = ("sm90", "sm100")
+"""Architectures with MMAs that read operands from shared memory; PTX ISA."""
 ACCESS_BYTES = 16.0
 """Bytes that a thread copies at once [B]; asynchronous copies; Triton's layouts."""
 OUTPUT_BYTES = 2.0
@@ -39,10 +41,17 @@ class RegisterUse:
     per_sum: float
     per_access: float
 
+    def registers(self, sums: FloatArray, accesses: FloatArray) -> FloatArray:
+        return self.base + self.per_sum * sums + self.per_access * accesses
+
 
 PLAIN = RegisterUse(24.0, 1.2, 2.9)
 SCALED = RegisterUse(34.0, 2.7, 2.0)
 """Scales of blocks: the sums of a k tile and those of all stand side by side."""
+
+TAKEN = RegisterUse(32.0, 2.16, 2.53)
+"""What a thread takes of the registers that it may have, where all MMAs are mma.sync (before sm90, and sm120):
+operands of a whole k tile wait beside the sums. Least squares over 28 kernels for sm_80 (rms 6 registers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +78,15 @@ class Resources:
 def resources_of(product: ServedProduct, grid: TileGrid, gpu: GpuSpec) -> Resources:
     """Resources of every configuration of `grid` on a card."""
     swapped = _swaps(product, gpu) & (grid.cta_m < MMA_M) & (grid.cta_n >= MMA_M)
-    from_smem = ((grid.cta_m >= MMA_M) | swapped) & (gpu.kernel_architecture in ("sm90", "sm100"))
+    from_smem = ((grid.cta_m >= MMA_M) | swapped) & (gpu.kernel_architecture in SMEM_MMAS)
     smem = _smem_bytes(product, grid, from_smem)
     threads = grid.warps * THREADS_PER_WARP
     use = SCALED if product.block_scaled else PLAIN
-    accesses = step_accesses(product, grid) / threads
-    registers = use.base + use.per_sum * grid.cta_m * grid.cta_n / threads + use.per_access * accesses
+    sums, accesses = grid.cta_m * grid.cta_n / threads, step_accesses(product, grid) / threads
+    registers = use.registers(sums, accesses)
+    taken = registers if gpu.kernel_architecture in SMEM_MMAS else TAKEN.registers(sums, accesses)
     most = float(gpu.registers_per_thread)
-    held = np.ceil(np.minimum(registers, most) / REGISTER_GRANULE) * REGISTER_GRANULE
+    held = np.ceil(np.minimum(np.maximum(registers, taken), most) / REGISTER_GRANULE) * REGISTER_GRANULE
     ctas = np.minimum(
         np.floor(gpu.smem_bytes_per_sm / (smem + RESERVED_SMEM_BYTES)),
         np.floor(gpu.registers_per_sm / (held * threads)),
