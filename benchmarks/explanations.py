@@ -5,7 +5,8 @@
 
 Pairs: measured rows of one problem, card and library that differ in one setting alone. A sign counts where
 the times differ by more than 5 %; a size is right within a quarter of the difference or 3 % of the runtime.
-The difference is predicted as what-ifs are, with the first row's residual for both.
+The difference is predicted as what-ifs are, with the first row's residual for both; with `--residual auto` as
+`explain --against` does, with the trees' correction of each.
 
 Counters: which of tensor pipe, L2 and DRAM a profiler shows as busiest, or that none is above 60 %, against the
 unit that is predicted to be busiest, and against the limiter or one tied with it. Where none is busy, all other
@@ -26,9 +27,10 @@ from gemm_model.bench.rows import row_from_columns
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.kernel_model.elasticity import Composed
 from gemm_model.kernel_model.explanation import TIE, busy, mma_flop, sms_with_work, tied
 from gemm_model.kernel_model.model import KernelModel
-from gemm_model.kernel_model.question import Composed, World
+from gemm_model.kernel_model.question import World
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
@@ -60,12 +62,14 @@ def main() -> None:
     parser.add_argument("what", choices=("pairs", "counters"))
     parser.add_argument("--input", type=Path, action="append", required=True)
     parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--residual", default="off")
     arguments = parser.parse_args()
     gpu = load_gpu(arguments.gpu)
-    print(pd.DataFrame(run(arguments.what, arguments.input, gpu)).to_string(index=False))
+    lines = run(arguments.what, arguments.input, gpu, arguments.residual)
+    print(pd.DataFrame(lines).to_string(index=False))
 
 
-def run(what: str, paths: list[Path], gpu: GpuSpec) -> list[dict[str, object]]:
+def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[str, object]]:
     """A line for each setting, or for each library and table."""
     frames = [read_table(path) for path in paths]
     if what == "counters":
@@ -74,7 +78,7 @@ def run(what: str, paths: list[Path], gpu: GpuSpec) -> list[dict[str, object]]:
             for path, frame in zip(paths, frames, strict=True)
             for name, rows in usable(frame).groupby("kernel")
         ]
-    found = [pairs(usable(frame), gpu) for frame in frames]
+    found = [pairs(usable(frame), gpu, residual) for frame in frames]
     together = pd.concat(found)
     lines = [{"setting": name, **pair_figures(rows)} for name, rows in together.groupby("setting")]
     return [*lines, {"setting": "all", **pair_figures(together)}]
@@ -86,9 +90,9 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def pairs(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
+def pairs(rows: pd.DataFrame, gpu: GpuSpec, residual: str) -> pd.DataFrame:
     """Measured and predicted ratio of times for neighbours among rows that differ in one setting."""
-    rows = rows.assign(composed_us=composed_us(rows, gpu))
+    rows = rows.assign(predicted_us=predicted_us(rows, gpu, residual))
     found = []
     for setting, columns in SETTINGS.items():
         if not set(columns) & set(rows.columns):
@@ -104,13 +108,13 @@ def pairs(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
 
 
 def _neighbours(setting: str, group: pd.DataFrame) -> Iterator[tuple[str, float, float]]:
-    measured, composed = group["runtime_us"].to_numpy(float), group["composed_us"].to_numpy(float)
+    measured, predicted = group["runtime_us"].to_numpy(float), group["predicted_us"].to_numpy(float)
     for place in range(len(group) - 1):
-        yield setting, *(times[place + 1] / times[place] for times in (measured, composed))
+        yield setting, *(times[place + 1] / times[place] for times in (measured, predicted))
 
 
-def composed_us(rows: pd.DataFrame, gpu: GpuSpec) -> FloatArray:
-    """Times without a residual, in the regime and with the L2 of each row."""
+def predicted_us(rows: pd.DataFrame, gpu: GpuSpec, residual: str) -> FloatArray:
+    """Times in the regime and with the L2 of each row."""
     found = np.full(len(rows), np.nan)
     regimes = rows["regime"].fillna("burst") if "regime" in rows else pd.Series("burst", index=rows.index)
     warm = rows["l2"].eq("warm") if "l2" in rows else pd.Series(False, index=rows.index)
@@ -118,7 +122,7 @@ def composed_us(rows: pd.DataFrame, gpu: GpuSpec) -> FloatArray:
         for l2 in ("cold", "warm"):
             some = np.flatnonzero((regimes == regime) & (warm == (l2 == "warm")))
             if len(some):
-                model = KernelModel(gpu, regime=regime, l2=l2, residual="off")
+                model = KernelModel(gpu, regime=regime, l2=l2, residual=residual)
                 batch = batch_from_frame(rows.iloc[some].reset_index(drop=True), needs_tile=True)
                 found[some] = model.predict_batch(batch).runtime_us
     return found

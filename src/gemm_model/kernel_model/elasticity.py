@@ -8,6 +8,8 @@ elasticities of all resources add up to 1 (Euler's theorem), and each is a weigh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, power, smooth_maximum, where
 from gemm_model.core.kernel_config import PINGPONG
@@ -45,20 +47,31 @@ ROUNDING = 1.0 + 1e-9
 Parts = dict[str, Values]
 
 
-def elasticities(geometry: Geometry, times: KernelTime, numbers: KernelNumbers) -> Mapping[str, Values]:
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What the times of one kernel, or of several, were composed of, and they."""
+
+    geometry: Geometry
+    times: KernelTime
+    numbers: KernelNumbers
+
+    def elasticities(self) -> Mapping[str, Any]:
+        return elasticities(self)
+
+
+def elasticities(found: Composed) -> Mapping[str, Values]:
     """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
-    clk_us = 1.0 / times.sm_clk_mhz
+    times, schedule, clk_us = found.times, found.geometry.schedule, 1.0 / found.times.sm_clk_mhz
     parts: Parts = dict.fromkeys(LIMITERS, 0.0)
     parts[LAUNCH] = times.launch_us
     parts[EPILOGUE] = times.exposed_us
     fills = times.step.arriving_clk > times.step.port_clk
     parts[SMEM] = where(fills, times.first_load_us, 0.0)
     parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
-    schedule = geometry.schedule
     for wave, tiles in ((times.full, schedule.resident), (times.last, schedule.last_tiles)):
         if not is_zero(wave.count):
-            _add_wave(parts, geometry, times, numbers, wave, tiles / schedule.tiles, clk_us)
-    parts |= _of_k_tile(geometry, times, numbers, parts[TENSOR])
+            _add_wave(parts, found, wave, tiles / schedule.tiles, clk_us)
+    parts |= _of_k_tile(found, parts[TENSOR])
     total = maximum(sum(parts.values()), NOTHING)
     shares = {name: part / total for name, part in parts.items()}
     at_floor = times.runtime_us <= times.floor_us
@@ -70,10 +83,10 @@ def elasticities(geometry: Geometry, times: KernelTime, numbers: KernelNumbers) 
     return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
 
 
-def _of_k_tile(geometry: Geometry, times: KernelTime, numbers: KernelNumbers, math_us: Values) -> Parts:
+def _of_k_tile(found: Composed, math_us: Values) -> Parts:
     """What MMAs, the MMA warps' other work and spilled registers have of k tiles that take so long."""
-    step = times.step
-    told = (geometry.resources, geometry.schedule.k_tiles, numbers, 0.0)
+    geometry, step = found.geometry, found.times.step
+    told = (geometry.resources, geometry.schedule.k_tiles, found.numbers, 0.0)
     own = unspilled_clk(geometry.batch, geometry.rate, *told)
     faster = unspilled_clk(geometry.batch, geometry.rate * (1.0 + SMALL), *told)
     mma = minimum((1.0 - faster / maximum(own, NOTHING)) * (1.0 + SMALL) / SMALL, 1.0)
@@ -82,17 +95,9 @@ def _of_k_tile(geometry: Geometry, times: KernelTime, numbers: KernelNumbers, ma
     return {TENSOR: beside_us * mma, MMA_WARPS: beside_us * (1.0 - mma), SPILLING: math_us * spilled}
 
 
-def _add_wave(
-    parts: Parts,
-    geometry: Geometry,
-    times: KernelTime,
-    numbers: KernelNumbers,
-    wave: Wave,
-    share: Values,
-    clk_us: Values,
-) -> None:
+def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: Values) -> None:
     """What waves like this one, of such a `share` of the tiles, add to each resource's part."""
-    overlap = numbers.overlap
+    geometry, times, overlap = found.geometry, found.times, found.numbers.overlap
     loads, fill_us, fetching_us = _loads(geometry, times, wave, clk_us, overlap.port_l2_order)
     # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
     order = overlap.loads_dram_order
@@ -110,7 +115,7 @@ def _add_wave(
         asked = wave.next_us > maximum(math_us, fetched_us + waits_us) + wave.unhidden_us
         parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
         mathed, fetched = where(asked, 0.0, mathed), where(asked, 0.0, fetched)
-    _add_math(parts, geometry, times, numbers, wave, mathed * math_us)
+    _add_math(parts, found, wave, mathed * math_us)
     weight = fetched * of_ring * fetched_us
     if not is_zero(trips_us):
         _add_round_trips(parts, geometry, times, weight * (1.0 - of_loads), 1.0)
@@ -125,7 +130,7 @@ def _add_wave(
             )
         else:
             parts[name] = parts[name] + weight * of_loads * part
-    _add_dram(parts, geometry, times, numbers, wave, share, fetched * (1.0 - of_ring) * fetched_us)
+    _add_dram(parts, found, wave, share, fetched * (1.0 - of_ring) * fetched_us)
     parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
     shorter = where(wave.l2_us < wave.dram_us, 1.0, 0.0)
     unhidden_us = (mathed + fetched) * wave.unhidden_us
@@ -207,10 +212,9 @@ def _loads(
     return shares, where(slowest_us >= fast_us, felt_us, 0.0), maximum(slowest_us, fast_us)
 
 
-def _add_math(
-    parts: Parts, geometry: Geometry, times: KernelTime, numbers: KernelNumbers, wave: Wave, math_us: Values
-) -> None:
+def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> None:
     """What the MMA warps wait for: mainloops, epilogues, or stores that L2 holds up."""
+    geometry, times, numbers = found.geometry, found.times, found.numbers
     schedule, period_clk = geometry.schedule, times.full.period_clk
     mainloop = schedule.k_tiles * times.step.math_clk
     epilogue = times.epilogue_clk / schedule.waves
@@ -241,17 +245,9 @@ def _stored(times: KernelTime, wave: Wave) -> Values:
     return stores_clk / maximum(wave.beside_stores_clk + stores_clk, NOTHING)
 
 
-def _add_dram(
-    parts: Parts,
-    geometry: Geometry,
-    times: KernelTime,
-    numbers: KernelNumbers,
-    wave: Wave,
-    share: Values,
-    weight: Values,
-) -> None:
+def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: Values) -> None:
     """DRAM, and the round trips of what is in flight."""
-    order = numbers.overlap.port_l2_order
-    own = minimum(_share(times.dram_us * share, wave.dram_us, order), 1.0)
-    _add_round_trips(parts, geometry, times, weight * (1.0 - own), 1.0)
+    order = found.numbers.overlap.port_l2_order
+    own = minimum(_share(found.times.dram_us * share, wave.dram_us, order), 1.0)
+    _add_round_trips(parts, found.geometry, found.times, weight * (1.0 - own), 1.0)
     parts[DRAM] = parts[DRAM] + weight * own

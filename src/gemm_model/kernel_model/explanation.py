@@ -15,10 +15,10 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
-from gemm_model.kernel_model.question import UNLIMITED, Change, Composed, World, parse_change
+from gemm_model.kernel_model.question import UNLIMITED, Change, World, parse_change
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.way_to_peak import Step, roof, way_to_peak
 from gemm_model.kernels.feasibility import feasible_mask

@@ -14,8 +14,9 @@ from functools import cache
 from gemm_model.config.numbers import empirical, room_numbers
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import with_sms
+from gemm_model.kernel_model.elasticity import Composed
 from gemm_model.kernel_model.launch_context import COLD, WARM
-from gemm_model.kernel_model.question import Composed, World
+from gemm_model.kernel_model.question import World
 from gemm_model.kernels.registry import family_of
 
 

@@ -41,7 +41,7 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.card_band import with_card_band
 from gemm_model.kernel_model.clock import energy_uj
-from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
+from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
 from gemm_model.kernel_model.kernel_time import KernelTime, TileTimes, kernel_time, tile_times
 from gemm_model.kernel_model.knowledge import Knowledge, knowledge
@@ -423,7 +423,9 @@ class PhysicalEvaluation:
 
     def elasticities(self) -> Mapping[str, Any]:
         """What of a 1 % faster resource reaches the runtime, by LIMITERS, for each row."""
-        return elasticities(self.geometry, self.times, self.known.numbers.without(self.model.without))
+        return Composed(
+            self.geometry, self.times, self.known.numbers.without(self.model.without)
+        ).elasticities()
 
     def caveats(self) -> tuple[str, ...]:
         """Caveats that apply to all of these rows."""

@@ -19,9 +19,9 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.elasticity import LIMITERS, elasticities
-from gemm_model.kernel_model.kernel import Geometry, geometry_of
-from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
+from gemm_model.kernel_model.elasticity import LIMITERS, Composed
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.knowledge import Knowledge
 from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
@@ -33,7 +33,6 @@ from gemm_model.kernels.mechanisms import (
     MECHANISM_NAMES,
     RESOURCES,
     TENSOR,
-    KernelNumbers,
 )
 from gemm_model.kernels.registry import family_at
 
@@ -95,18 +94,6 @@ class World:
     def but(self, *, without: tuple[str, ...] = (), faster: Mapping[str, float] | None = None) -> World:
         """The same with some mechanisms off and some resources faster."""
         return replace(self, without=self.without | set(without), faster={**self.faster, **(faster or {})})
-
-
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """What the times of one world were composed of, and they."""
-
-    geometry: Geometry
-    times: KernelTime
-    numbers: KernelNumbers
-
-    def elasticities(self) -> Mapping[str, Any]:
-        return elasticities(self.geometry, self.times, self.numbers)
 
 
 def faster_gpu(gpu: GpuSpec, resource: str, factor: float) -> GpuSpec:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.kernel_model.elasticity import LIMITERS
-from gemm_model.kernel_model.question import UNLIMITED, Composed, World
+from gemm_model.kernel_model.elasticity import LIMITERS, Composed
+from gemm_model.kernel_model.question import UNLIMITED, World
 from gemm_model.kernels.mechanisms import CLOCK_MECHANISMS, DRAM, TENSOR
 
 WORTH_A_STEP = 1e-3
