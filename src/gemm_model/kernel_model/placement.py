@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock
@@ -34,7 +35,8 @@ def requests_in_order(
     """
     if not gpu.tpc_rounds:
         return None
-    counted = _counted_requests(gpu.tpc_rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
+    rounds = launch_rounds(gpu, order)
+    counted = _counted_requests(rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
     minor_shared: Values = 0.0
     major_shared: Values = 0.0
     if any_of(shared[0]) or any_of(shared[1]):
@@ -45,6 +47,21 @@ def requests_in_order(
         (minor_shared, major_shared),
         (schedule.group, schedule.group_steps, schedule.groups),
         schedule.resident,
+    )
+
+
+def launch_rounds(gpu: GpuSpec, order: TileOrder) -> tuple[tuple[int, ...], ...]:
+    """The GPCs whose TPCs a launch of the family takes in turn, by round."""
+    rounds = gpu.tpc_rounds
+    return _in_turn(rounds) if order.gpcs_in_turn else rounds
+
+
+@cache
+def _in_turn(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Rounds that take one TPC of each GPC that has one left."""
+    left = Counter(gpc for tpcs in tpc_rounds for gpc in tpcs)
+    return tuple(
+        tuple(gpc for gpc in sorted(left) if left[gpc] > taken) for taken in range(max(left.values()))
     )
 
 
@@ -85,7 +102,7 @@ def ctas_of_fullest_gpc(
     """
     if not gpu.tpc_rounds:
         return 0.0
-    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds, order.plain_launch)
+    most, gpcs = _most_of_a_gpc(launch_rounds(gpu, order), order.plain_launch)
     sms = float(most.shape[1] - 1)
     row = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
     in_order = taken(most, row * (sms + 1.0) + minimum(ctas, sms))

@@ -62,7 +62,9 @@ def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
 EPILOGUES = frozenset({"alpha", "beta", "bias_n", "relu", "gelu", "output_scale"})
 """Epilogues of `cublasLtEpilogue_t`: BIAS runs along the rows of D^T, which are columns of D."""
 
-NVJET_ORDER = TileOrder(name="raster by name, in groups of eight", own_group=8.0, splits="apart")
+NVJET_ORDER = TileOrder(
+    name="raster by name, in groups of eight", own_group=8.0, splits="apart", gpcs_in_turn=True
+)
 """Tile order of nvjet. 'h' and 'v' in the name are the raster; the times of 5,648 kernels on an H200 show
 which is which. L2 counters of 42 kernels in clusters of two show groups of 8 panels (requests 11 % off; 27 %
 with one panel). A `splitKreduce_kernel` follows each kernel that splits K (profiler)."""
