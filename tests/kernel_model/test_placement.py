@@ -12,7 +12,12 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.placement import ctas_of_fullest_gpc, gpc_of_clusters, requests_in_order
+from gemm_model.kernel_model.placement import (
+    ctas_of_fullest_gpc,
+    gpc_of_clusters,
+    launch_rounds,
+    requests_in_order,
+)
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.family import TileOrder
 from tests.kernel_model.kernels import H200, found_of, schedule_of
@@ -43,6 +48,21 @@ def test_a_plain_launch_fills_gpc_after_gpc():
     assert gpc_of_clusters(((0, 1), (2, 0)), 1, plain_launch=True) == [0, 0, 0, 0, 1, 1, 2, 2]
     # One that names clusters of two does not.
     assert gpc_of_clusters(((0, 1), (2, 0)), 2, plain_launch=True) == [0, 1, 2, 0]
+
+
+def test_clusters_that_go_to_the_gpcs_in_turn_do_not_begin_with_one_of_them():
+    # GPC 0 has four TPCs, all of which other launches take first, and GPC 1 two.
+    uneven = replace(TWO_GPCS, tpc_rounds=((0, 0, 0, 0), (1, 1)), sm_count=12, resident_clusters={1: 12, 2: 6})
+    rounds = launch_rounds(uneven, replace(STRAIGHT, gpcs_in_turn=True))
+    assert gpc_of_clusters(rounds, 2) == [0, 1, 0, 1, 0, 0]
+    assert launch_rounds(uneven, STRAIGHT) == uneven.tpc_rounds
+
+
+def test_clusters_of_four_take_two_tpcs_of_each_gpc_in_turn():
+    # SMs of 2x2 and 4x1 launches on three H200s: eight GPCs twice, then the seven with more TPCs twice.
+    found = gpc_of_clusters(H200.tpc_rounds, 4)
+    assert found == [*range(8), *range(8), *range(1, 8), *range(1, 8)]
+    assert len(found) == H200.resident_clusters[4]
 
 
 def test_a_group_that_ends_within_the_wave_begins_again_at_its_first_row():

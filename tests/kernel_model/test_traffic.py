@@ -199,9 +199,9 @@ def test_requests_meet_by_the_launch_order_where_it_is_known():
     met = [merged_share(panels, 1.0, H200) for panels in (wave.minor_panels, wave.major_panels)]
     assert by_chance.merged_bytes / asked == pytest.approx(0.8 * sum(met) / 2)
     assert moved(batch).merged_bytes != pytest.approx(by_chance.merged_bytes, rel=0.01)
-    # Clusters of four meet by chance alone.
+    # Clusters of four go to eight GPCs in turn, in groups of eight rows: most of a GPC want the same row.
     four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
-    assert moved(four).merged_bytes == moved(four, gpu=unknown).merged_bytes
+    assert moved(four).merged_bytes > 4.0 * moved(four, gpu=unknown).merged_bytes
 
 
 @pytest.mark.parametrize(

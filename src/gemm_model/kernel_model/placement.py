@@ -16,6 +16,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.family import TileOrder
 
+ORDERED_SIZES = (1, 2, 4)
+"""CTAs of the clusters whose order over the GPCs is known [CTAs]; Hopper; `benchmarks/l2_merging.cu map`."""
 SMS_PER_TPC = 2
 """SMs of a TPC [SMs]; all GPUs from sm70 on; CUDA driver."""
 
@@ -31,7 +33,7 @@ def requests_in_order(
 
     Clusters take tiles in their order, GPCs clusters in that of the launcher; requests of one GPC for the
     same panel merge. Each matrix of a batch has panels of its own, but of A, or B, where it is `shared`.
-    For clusters of one or two; None where the order of the GPU's TPCs is not known.
+    For clusters of ORDERED_SIZES CTAs; None where the order of the GPU's TPCs is not known.
     """
     if not gpu.tpc_rounds:
         return None
@@ -71,9 +73,15 @@ def gpc_of_clusters(
     """GPC of each cluster, in the order in which the launcher fills them.
 
     Single CTAs go to one SM of each TPC of a round, then to the other one; clusters of two take a TPC each.
-    A plain launch of single CTAs fills GPC after GPC: counters of 1x1 kernels of CUTLASS (h200) see the
-    requests of so many consecutive CTAs merge as a GPC has SMs.
+    Clusters of four take two TPCs of each GPC that has them left, without those that a round repeats (SMs of
+    each CTA, h200). A plain launch of single CTAs fills GPC after GPC: counters of 1x1 kernels of CUTLASS (h200)
+    see the requests of so many consecutive CTAs merge as a GPC has SMs.
     """
+    if ctas_per_cluster > SMS_PER_TPC:
+        left = Counter(gpc for tpcs in tpc_rounds for gpc in set(tpcs))
+        tpcs = ctas_per_cluster // SMS_PER_TPC
+        turns = range(max(left.values()) // tpcs)
+        return [gpc for turn in turns for gpc in sorted(left) if left[gpc] // tpcs > turn]
     times = SMS_PER_TPC // ctas_per_cluster
     in_turn = [gpc for tpcs in tpc_rounds for gpc in list(tpcs) * times]
     return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
@@ -142,11 +150,10 @@ class _CountedRequests:
     ) -> None:
         self.most_merged, self.serpentine = most_merged, serpentine
         self.gpcs = [
-            np.array(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch))
-            for ctas in range(1, SMS_PER_TPC + 1)
+            np.array(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch)) for ctas in ORDERED_SIZES
         ]
         self.sms = len(self.gpcs[0])
-        self.kinds = (SMS_PER_TPC, 2, 2, self.sms + 1, self.sms + 1)
+        self.kinds = (len(ORDERED_SIZES), 2, 2, self.sms + 1, self.sms + 1)
         """Sizes of a cluster less one, shared minor and major operand, width and steps of a group."""
         self.place = np.full(math.prod(self.kinds), -1.0)
         """Of each kind where `counted` has it for matrices of one such group, of two, and so on."""
@@ -178,7 +185,8 @@ class _CountedRequests:
         several = minimum(several, ceil(sms / (group * steps)))
         # The place of these five in a table of `kinds`.
         minor_shared, major_shared = shared
-        kind = ((minimum(ctas, float(SMS_PER_TPC)) - 1.0) * 2.0 + minor_shared) * 2.0 + major_shared
+        size = where(ctas < 4.0, minimum(ctas, 2.0) - 1.0, 2.0)
+        kind = (size * 2.0 + minor_shared) * 2.0 + major_shared
         kind = (kind * (sms + 1.0) + group) * (sms + 1.0) + steps
         place = taken(self.place, kind)
         if any_of(place < 0.0):
@@ -198,7 +206,7 @@ class _CountedRequests:
             groups = np.arange(most.sum()) - np.repeat(first, most) + 1
             rows = [np.repeat(values, most) for values in found]
             counted = np.empty((2, len(groups), self.sms + 1))
-            for size in range(SMS_PER_TPC):
+            for size in range(len(ORDERED_SIZES)):
                 of_size = rows[0] == size
                 counted[:, of_size] = self._count(
                     size, *(values[of_size, None] for values in (*rows[1:], groups))

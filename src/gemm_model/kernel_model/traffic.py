@@ -22,7 +22,7 @@ from gemm_model.kernel_model.edge_tiles import EdgeFill
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.numbers import kernel_model_numbers
-from gemm_model.kernel_model.placement import requests_in_order
+from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
 from gemm_model.kernel_model.reduction import workspace_bytes
 from gemm_model.kernel_model.spilling import spilled_l2_bytes
 from gemm_model.kernel_model.tile_schedule import TileSchedule
@@ -160,7 +160,7 @@ def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
 def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values, Values]:
     """Share of the requests for A, and for B, that equal another request of the same GPC [1].
 
-    For clusters of one and two the launch order determines it, if known; else chance among `panels` does.
+    For clusters of one, two and four the launch order determines it, if known; else chance among `panels` does.
     """
     gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
     by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
@@ -169,7 +169,7 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
     )
     if launched is None:
         return by_chance[0], by_chance[1]
-    small = cluster_size <= 2.0
+    small = cluster_size <= ORDERED_SIZES[-1]
     seen_a, seen_b = in_order(schedule.minor_is_m, *launched)
     return where(small, 1.0 - seen_a, by_chance[0]), where(small, 1.0 - seen_b, by_chance[1])
 
