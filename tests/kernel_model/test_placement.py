@@ -52,7 +52,9 @@ def test_a_plain_launch_fills_gpc_after_gpc():
 
 def test_clusters_that_go_to_the_gpcs_in_turn_do_not_begin_with_one_of_them():
     # GPC 0 has four TPCs, all of which other launches take first, and GPC 1 two.
-    uneven = replace(TWO_GPCS, tpc_rounds=((0, 0, 0, 0), (1, 1)), sm_count=12, resident_clusters={1: 12, 2: 6})
+    uneven = replace(
+        TWO_GPCS, tpc_rounds=((0, 0, 0, 0), (1, 1)), sm_count=12, resident_clusters={1: 12, 2: 6}
+    )
     rounds = launch_rounds(uneven, replace(STRAIGHT, gpcs_in_turn=True))
     assert gpc_of_clusters(rounds, 2) == [0, 1, 0, 1, 0, 0]
     assert launch_rounds(uneven, STRAIGHT) == uneven.tpc_rounds
