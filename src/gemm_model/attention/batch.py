@@ -46,6 +46,8 @@ class AttentionBatch:
     longest_first: BoolArray
     group_rows: FloatArray
     turns: BoolArray
+    head_dim_step: FloatArray
+    combines_in_turn: BoolArray
     emulated: FloatArray
 
     def __len__(self) -> int:
@@ -99,7 +101,8 @@ def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
             *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
             *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
             config.scheduler == "longest_first",
-            *(kernel.group_rows, kernel.turns, config.exp_emulated),
+            *(kernel.group_rows, kernel.turns, kernel.head_dim_step, kernel.combines_in_turn),
+            config.exp_emulated,
         )
         for seq_q, seq_kv in problem.sequences
     ]

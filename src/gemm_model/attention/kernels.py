@@ -49,13 +49,26 @@ class AttentionKernel:
     """The only tile of the library's kernel; None if the tile is free."""
     windows: bool = True
     splits: bool = False
+    head_dim_step: int = MMA_DEPTH
+    """Step of the head sizes that are compiled; products of others are as large as the next one's."""
+    combines_in_turn: bool = False
+    """Whether the combining kernel reads the parts of O one after the other, a latency of L2 each."""
 
 
 SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, head_dims=(8, 256), splits=True)
 SM100 = AttentionKernel(name="flash_attention", group_rows=128, head_dims=(8, 256), own_tile=(256, 128))
-CUDNN = AttentionKernel(name="cudnn_attention", group_rows=64, head_dims=(8, 256), windows=False, splits=True)
+CUDNN = AttentionKernel(
+    name="cudnn_attention", group_rows=64, head_dims=(8, 256), windows=False, splits=True, head_dim_step=64
+)
+CUDNN_DECODE = replace(CUDNN, group_rows=16, turns=False)
 FLASH2 = AttentionKernel(
-    name="flash_attention_2", group_rows=16, head_dims=(8, 256), turns=False, splits=True
+    name="flash_attention_2",
+    group_rows=16,
+    head_dims=(8, 256),
+    turns=False,
+    splits=True,
+    head_dim_step=32,
+    combines_in_turn=True,
 )
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
@@ -75,7 +88,7 @@ def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
         raise InputError(
             f"kernel {config.kernel} does not run on {gpu.name} ({gpu.architecture}); expected {expected}"
         )
-    return found
+    return CUDNN_DECODE if found is CUDNN and config.tile_m == CUDNN_DECODE.group_rows else found
 
 
 def kernels_on(gpu: GpuSpec) -> tuple[str, ...]:
@@ -108,7 +121,9 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
     kernel = kernel_of(config, gpu)
     tile_m, tile_n = default_tile(problem, kernel)
     own_splits = 1
-    if config.tile_m == AUTO and kernel in (FLASH2, CUDNN) and not problem.lengths:
+    if config.tile_m == AUTO and kernel is CUDNN and problem.seq_q == 1:
+        tile_m, own_splits = CUDNN_DECODE.group_rows, cudnn_splits(problem, gpu)
+    elif config.tile_m == AUTO and kernel is FLASH2 and not problem.lengths:
         own_splits = library_splits(problem, gpu)
         if own_splits > 1:
             tile_m, tile_n = 64, 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
@@ -127,6 +142,16 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         if problem.causal and not problem.window and kernel is SM90
         else "in_order",
     )
+
+
+def cudnn_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
+    """Splits of cuDNN's kernel of one query: the power of two that gives at most two CTAs an SM, from 4 on.
+
+    Source: grids of 28 launches (h200, cuDNN of torch 2.11).
+    """
+    tiles = problem.batch * problem.kv_heads * ceil(problem.group / CUDNN_DECODE.group_rows)
+    most = min(2 * gpu.sm_count // max(tiles, 1), ceil(problem.seq_kv / 128))
+    return 1 << (most.bit_length() - 1) if most >= 4 else 1
 
 
 def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch, batch_of
-from gemm_model.attention.kernels import MMA_DEPTH
 from gemm_model.attention.numbers import MOST_DECODED, AttentionNumbers, attention_numbers, error_bands
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
@@ -86,7 +85,8 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
     rows = np.where(batch.turns, batch.group_rows, batch.tile_m)
     scores = rows * batch.tile_n
-    dim, dim_v = (np.ceil(each / MMA_DEPTH) * MMA_DEPTH for each in (batch.head_dim, batch.head_dim_v))
+    step = batch.head_dim_step
+    dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
     mean_blocks = mean_over_tiles(batch, lambda blocks: blocks)
     loaders = np.where(batch.turns, 1.0, groups)
     through_smem = np.where(batch.from_registers, 0.0, rows * batch.tile_n * batch.element_bytes)
@@ -136,8 +136,7 @@ def _product_clk(
 def _rate_share(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> FloatArray:
     """Share of the tensor cores' rate that a kernel's instructions reach [1] (`mma_sync_share`)."""
     whole = silicon.gpu.kernel_architecture not in ("sm90", "sm100")
-    own = batch.kernel == KERNELS.index("flash_attention_2")
-    return np.where(own, 1.0 if whole else numbers.mma_sync_share, 1.0)
+    return np.where(batch.turns | whole, 1.0, numbers.mma_sync_share)
 
 
 def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
@@ -443,7 +442,9 @@ class AttentionModel:
     def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
         """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
         parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-        return silicon.launch_us + per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
+        waits_clk = np.where(batch.combines_in_turn, batch.splits * silicon.l2_latency_clk, 0.0)
+        read_us = per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
+        return silicon.launch_us + read_us + per_kernel.most(waits_clk / silicon.gpu.sm_clk_mhz)
 
 
 def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
