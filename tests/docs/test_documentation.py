@@ -104,6 +104,18 @@ def test_commands_run(page, workplace, capsys):
                 assert all((ROOT / script).is_file() for script in ours), command
 
 
+def test_the_ranking_that_the_readme_shows_is_todays(capsys):
+    """Its columns, and its times in order to 1 %: kernels that tie may change places."""
+    block = next(each for each in blocks(ROOT / "README.md") if "\nrank ties" in each.code)
+    command, head, *shown = block.code.strip().splitlines()
+    assert main(shlex.split(command)[2:]) == 0
+    today = capsys.readouterr().out.splitlines()
+    assert today[0] == head
+    column = head.split().index("predicted_us")
+    told, found = ([float(row.split()[column]) for row in rows if row.strip()] for rows in (shown, today[1:]))
+    assert told == pytest.approx(found, rel=0.01)
+
+
 @pytest.mark.parametrize("page", documents(), ids=name_of)
 def test_a_block_that_no_test_runs_is_no_code(page):
     """What is neither run nor checked is a formula or a list of files: no line of it is a command."""

@@ -70,7 +70,8 @@ def read_export(path: Path) -> list[CountedKernel]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}; expected what this exports: {COMMAND}") from None
+        why = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputError(f"{path}: {why}; expected what this exports: {COMMAND}") from None
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
         raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
