@@ -147,7 +147,7 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
 def cudnn_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     """Splits of cuDNN's kernel of one query: the power of two that gives at most two CTAs an SM, from 4 on.
 
-    Source: grids of 28 launches (h200, cuDNN of torch 2.11).
+    Source: grids of 24 launches (h200, cuDNN of torch 2.11).
     """
     tiles = problem.batch * problem.kv_heads * ceil(problem.group / CUDNN_DECODE.group_rows)
     most = min(2 * gpu.sm_count // max(tiles, 1), ceil(problem.seq_kv / 128))
