@@ -9,20 +9,22 @@ the largest of each kind of borrowing.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from measured import MEASUREMENTS, beyond_band, kernels_of, rows_of
 
+from gemm_model import predict_table
 from gemm_model.calibration.observations import observe
+from gemm_model.calibration.run import BAND_QUANTILE
 from gemm_model.calibration.tables import load_tables
 from gemm_model.core.gpu import load_gpu
-from gemm_model.kernel_model.calibration_file import load_calibration
+from gemm_model.kernel_model.calibration_file import load_calibration, regime_band
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import error_figures, top1_efficiency
 
-MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 DONOR = "h200:quack"
 TABLES = (
     ("other_gpu", "h100_sxm", "quack", "burst.csv.gz"),
@@ -33,7 +35,20 @@ TABLES = (
     ("other_gpu_and_family", "h100_sxm", "cublas", "cublaslt.csv.gz"),
 )
 """Kind of borrowing, GPU, family, table."""
-BAND_QUANTILE = 0.9
+
+
+def regimes() -> Iterator[str]:
+    """What rows of kernels by name in each other regime are off beyond the bands of single launches, by card."""
+    for gpu in ("h200", "h100_sxm"):
+        for regime in ("graph", "sustained", "counters"):
+            named = [each for each in kernels_of("fit") if (each.gpu, each.protocol) == (gpu, regime)]
+            rows = pd.concat(
+                predict_table(rows_of(each.name, gpu), gpu, options={"regime": regime}) for each in named
+            )
+            errors = (pd.to_numeric(rows["predicted_us"]) / pd.to_numeric(rows["runtime_us"]) - 1.0).abs()
+            alone = np.sqrt(pd.to_numeric(rows["error_band"]) ** 2 - regime_band(regime) ** 2)
+            beyond = beyond_band(errors, alone)
+            yield f"{gpu} {regime}: {errors.count()} rows, {beyond:.3f} beyond them"
 
 
 def figures(kind: str, gpu_name: str, family_name: str, table: str) -> list[dict[str, object]]:
@@ -69,6 +84,7 @@ def figures(kind: str, gpu_name: str, family_name: str, table: str) -> list[dict
 def main() -> None:
     lines = [line for entry in TABLES for line in figures(*entry)]
     print(pd.DataFrame(lines).to_string(index=False))
+    print(*regimes(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
     if told.own_choice:
         heuristic_choice = heuristic_choices().get(told.family, HeuristicChoice())
         predicted_us = heuristic_choice.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
+        found["error_band"] = heuristic_choice.band(pd.to_numeric(found["error_band"]))
     if told.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

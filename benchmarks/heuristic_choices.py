@@ -8,7 +8,7 @@ which the kernel predicted to be the fastest comes nearest to calls on H200s, al
 the tables of plain products that fits use: `heuristic_choices.yaml`; and the error of calls that they
 were not fitted to, of either half of the shapes by the other, beside that of one share for all times. Then,
 by GPU, regime and type, how far such predictions are from torch's calls, and from those of the tables that
-repeat rows on further cards.
+repeat rows on further cards; and what such calls are off beyond the band of their kernel.
 Last, of cuDNN's convolutions by their sort: the share of least mean error over the kernel that is predicted
 to be the fastest, of the fitted tables; the numbers of each way of copying matrices beside and of each kernel
 of an earlier architecture, of least mean error of the calls whose kernels tell them; and how far what
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-from measured import campaigns, numbers_of, rows_of
+from measured import beyond_band, campaigns, numbers_of, rows_of
 from scipy.optimize import minimize
 
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
@@ -124,7 +124,7 @@ def calls(gpu_name: str, tables: Iterable[tuple[str, str]] = CALLS) -> pd.DataFr
         if rows.empty:
             continue
         ranker = Ranker(load_gpu(gpu_name), family=TORCH_FAMILY, options={"regime": regime})
-        fastest = rank_table(rows[SIZES], ranker)[["predicted_us", "limiter"]]
+        fastest = rank_table(rows[SIZES], ranker)[["predicted_us", "limiter", "error_band"]]
         parts.append(rows.assign(table=table, regime=regime, **fastest))
     return pd.concat(parts, ignore_index=True)
 
@@ -267,9 +267,11 @@ def main() -> None:
         print(pd.DataFrame(held_out(rows, halves) for halves in (HALVES_US, HALVES_US[-1:])).round(4))
         heuristic_choice = Ranker(gpu_name, family=TORCH_FAMILY).heuristic_choice
         print(pd.DataFrame(figures(rows, heuristic_choice)).to_string(index=False))
+        print(f"choice_band {beyond_band(errors(heuristic_choice, rows), rows['error_band']):.3f}")
     repeated = calls(GPUS[0], REPEATED)
     heuristic_choice = Ranker(GPUS[0], family=TORCH_FAMILY).heuristic_choice
     print(errors(heuristic_choice, repeated).groupby(repeated["table"]).agg(["size", "mean"]).round(4))
+    print(f"choice_band {beyond_band(errors(heuristic_choice, repeated), repeated['error_band']):.3f}")
     heuristic_choice, *frames, ways = of_convolutions()
     print(CUDNN, heuristic_choice)
     for frame in frames:

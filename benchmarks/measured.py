@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import yaml
+
+from gemm_model.calibration.run import BAND_QUANTILE
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 MANIFEST = MEASUREMENTS / "manifest.yaml"
@@ -85,3 +88,9 @@ def numbers_of(name: str, gpu: str = "h200") -> pd.DataFrame:
     """The rows of a campaign, numbers as numbers."""
     frame = pd.read_csv(path_of(name, gpu), low_memory=False)
     return frame[frame["campaign"] == name] if "campaign" in frame else frame
+
+
+def beyond_band(errors: pd.Series, bands: pd.Series) -> float:
+    """What 90 % of relative errors are beyond their bands, in squares [1]; 0 where 90 % lie within."""
+    beyond = (errors**2 - pd.to_numeric(bands) ** 2).dropna()
+    return math.sqrt(max(beyond.quantile(BAND_QUANTILE), 0.0))

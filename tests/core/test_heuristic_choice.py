@@ -28,6 +28,11 @@ def test_without_such_a_time_it_is_the_same_share_everywhere_and_nothing_by_defa
     assert HeuristicChoice().time_us(1000.0, "TENSOR") == 1000.0
 
 
+def test_a_choice_adds_its_band_to_the_kernels_in_squares_or_has_one_of_its_own():
+    assert HeuristicChoice(choice_band=0.08).band(np.array([0.06, 0.15])) == pytest.approx([0.1, 0.17])
+    assert HeuristicChoice(choice_band=0.08, error_band=0.2).of("").band(0.06) == 0.2
+
+
 def test_an_heuristic_choice_may_go_by_the_sort_of_problem():
     pick = HeuristicChoice(share=0.06, half_us=100.0, shares={"padded": 0.5})
     # Of a sort that is told the share stays; of others a half of it is left at 100 us.

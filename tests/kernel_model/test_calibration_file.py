@@ -15,6 +15,7 @@ from gemm_model.kernel_model.calibration_file import (
     calibration_for,
     calibration_names,
     load_calibration,
+    regime_band,
     situation,
 )
 from gemm_model.kernel_model.card_band import card_band, with_card_band
@@ -206,6 +207,12 @@ def test_the_band_of_an_unmeasured_card_adds_its_numbers_intervals_in_squares():
     sure = replace(load_gpu("gh200"), intervals=dict.fromkeys(ASSUMED_INTERVALS, 0.0))
     assert predicted(sure).error_band == pytest.approx(borrowed_bands()["other_gpu"])
     assert predicted(load_gpu("gh200")).error_band > predicted(sure).error_band
+
+
+def test_the_band_of_another_regime_adds_what_its_rows_were_off_in_squares():
+    alone, chained = (predicted(load_gpu("h200"), regime=regime).error_band for regime in ("burst", "graph"))
+    assert chained == pytest.approx(math.hypot(alone, regime_band("graph")))
+    assert regime_band("burst") == 0.0 < regime_band("graph") < regime_band("sustained") < 0.1
 
 
 def test_unmeasured_cards_and_classes_have_a_band():

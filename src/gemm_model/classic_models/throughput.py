@@ -34,4 +34,4 @@ def flop_per_clk_of(kind: str, gpu: GpuSpec) -> float:
 
 def _lacks(kind: str, gpu: GpuSpec) -> InputError:
     known = ", ".join(gpu.flop_per_clk_per_sm)
-    return InputError(f"GPU {gpu.name} has no {kind} math; expected one of {known}")
+    return InputError(f"{gpu.words} has no {kind} math; expected one of {known}")

@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 CONFIG_DIR = Path(__file__).parent
+OF_ONE_CARD = ("name", "device_names", "validated")
+"""Keys that a card does not take from the one that it is like."""
 YAML_SUFFIXES = (".yaml", ".yml")
 COMMAND_LINE = "command line"
 _WORD = re.compile(r"(\+{0,2})([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
@@ -82,32 +84,40 @@ def load_gpu_mapping(name_or_path: str | Path) -> dict[str, Any]:
     return _gpu(name_or_path)[0]
 
 
-def _gpu(name_or_path: str | Path) -> tuple[dict[str, Any], str]:
-    """A GPU's values, and the file that they stand in."""
+def _gpu(name_or_path: str | Path, seen: tuple[str, ...] = ()) -> tuple[dict[str, Any], str]:
+    """A GPU's values, and the file that they stand in; `seen` are the cards that are like it."""
     if is_yaml_file(name_or_path):
         found = read_yaml_mapping(Path(name_or_path), "a GPU description")
-        return _like_another(found), str(name_or_path)
+        return _like_another(found, str(name_or_path), seen), str(name_or_path)
     name = str(name_or_path).lower()
     if name not in gpu_names():
         near = [known for known in gpu_names() if name and known.startswith(name)]
         near = near or get_close_matches(name, gpu_names(), 3)
         hint = f"did you mean {' or '.join(near)}?" if near else "expected one of `gemm-model list gpus`"
         raise InputError(f"unknown GPU {str(name_or_path)!r}; {hint} (or a YAML file)")
-    return _like_another(deepcopy(_packaged(f"gpu/{name}.yaml"))), f"config/gpu/{name}.yaml"
+    place = f"config/gpu/{name}.yaml"
+    return _like_another(deepcopy(_packaged(f"gpu/{name}.yaml")), place, seen), place
 
 
-def _like_another(own: dict[str, Any]) -> dict[str, Any]:
+def _like_another(own: dict[str, Any], place: str, seen: tuple[str, ...]) -> dict[str, Any]:
     """A description that says `like: another card` has that card's numbers where it has none of its own.
 
     A key without a value leaves out what the other card knows.
     """
-    other = own.pop("like", None)
+    other, told, seen = own.pop("like", None), own.get("sources") or {}, (*seen, place)
     if other is None:
         return own
-    found = load_gpu_mapping(other)
-    found.pop("device_names", None)
-    taken = {key: f"taken from {other}: {source}" for key, source in found["sources"].items()}
-    sources = {**taken, **own.get("sources", {})}
+    if not isinstance(other, str) or other in seen:
+        raise InputError(f"{place}: like is {other!r}; expected the name of another GPU")
+    if not isinstance(told, Mapping):
+        raise InputError(f"{place}: sources is {told!r}; expected a mapping")
+    try:
+        found, _ = _gpu(other, seen)
+    except InputError as error:
+        raise InputError(f"{place}: like: {error}") from None
+    found = {key: value for key, value in found.items() if key not in OF_ONE_CARD}
+    sources = {key: f"taken from {other}: {source}" for key, source in found.get("sources", {}).items()}
+    sources |= told
     values = {**found, **own}
     kept = {key: value for key, value in values.items() if value is not None}
     return {**kept, "sources": {key: source for key, source in sources.items() if key in kept}}

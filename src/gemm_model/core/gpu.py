@@ -201,6 +201,8 @@ class GpuSpec:
     intervals: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Half-width over the number of the interval that holds it nine times in ten, by field; `interval` has
     what is assumed of the others."""
+    file: str = field(default="", compare=False)
+    """The user's file that describes it; '' where none does. No key of a description."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -239,6 +241,11 @@ class GpuSpec:
             return 0.0
         assumed: float = getattr(assumed_numbers(), ASSUMED_INTERVALS[name])
         return self.intervals.get(name, assumed)
+
+    @property
+    def words(self) -> str:
+        """The card in a sentence that refuses something: its name and the file that describes it."""
+        return f"GPU {self.name}" + (f" ({self.file})" if self.file else "")
 
     @property
     def kernel_architecture(self) -> str:
@@ -282,7 +289,9 @@ class GpuSpec:
         rate = self.flop_per_clk_per_sm.get(kind)
         if rate is None:
             known = ", ".join(self.flop_per_clk_per_sm)
-            raise InputError(f"GPU {self.name} has no {kind} math; expected one of {known}")
+            raise InputError(
+                f"{self.words} has no {kind} math; expected one of {known}, keys of flop_per_clk_per_sm"
+            )
         return rate * self.sm_count * self.sm_clk_mhz
 
     def known(self, name: str) -> float:
@@ -371,9 +380,12 @@ def _contradictions(gpu: GpuSpec) -> list[str]:
     return found
 
 
-def gpu_from_mapping(values: Mapping[str, Any]) -> GpuSpec:
+def gpu_from_mapping(values: Mapping[str, Any], file: str = "") -> GpuSpec:
     """A GpuSpec from plain values (a `config/gpu/*.yaml`); raises InputError for what none can say."""
-    return record_from(GpuSpec, values, f"GPU {values.get('name', '<unnamed>')}")
+    where = f"GPU {values.get('name', '<unnamed>')}"
+    if "file" in values:
+        raise InputError(f"{where}: unknown key 'file'")
+    return replace(record_from(GpuSpec, values, where), file=file)
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
@@ -387,17 +399,32 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     >>> gpu.sm_count, gpu.smem_bytes_per_sm, gpu.architecture
     (132, 233472, 'sm90')
     """
-    from gemm_model.config import load_gpu_mapping
+    from gemm_model.config import is_yaml_file, load_gpu_mapping
 
     if not isinstance(name_or_path, str | Path):
         raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
     values = load_gpu_mapping(name_or_path)
     try:
-        gpu = gpu_from_mapping(values)
+        gpu = gpu_from_mapping(values, str(name_or_path) if is_yaml_file(name_or_path) else "")
         _require_rates_of_sms(gpu)
+        _require_own_names(gpu)
     except InputError as error:
         raise InputError(f"{name_or_path}: {error}") from None
     return gpu
+
+
+def _require_own_names(gpu: GpuSpec) -> None:
+    """Raises InputError where a user's card has the driver's name of one of another architecture."""
+    from gemm_model.config import gpu_names, load_gpu_mapping
+
+    for name in gpu_names() if gpu.file else ():
+        known = load_gpu_mapping(name)
+        for alias in set(gpu.device_names).intersection(known.get("device_names", ())):
+            if known["architecture"] != gpu.architecture:
+                raise InputError(
+                    f"GPU {gpu.name}: device_names holds {alias!r}, which is {name} of {known['architecture']}; "
+                    f"expected a card of {gpu.architecture}"
+                )
 
 
 @cache
@@ -429,7 +456,7 @@ def as_gpu(gpu: GpuSpec | str | Path) -> GpuSpec:
 
 def smem_words(gpu: GpuSpec) -> str:
     """A CTA's shared memory in a sentence that refuses a kernel: bytes, key and card."""
-    return f"the {gpu.smem_bytes_per_cta} bytes of smem_bytes_per_cta of GPU {gpu.name}"
+    return f"the {gpu.smem_bytes_per_cta} bytes of smem_bytes_per_cta of {gpu.words}"
 
 
 def gpu_of_device(device_name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Protocol
 
-from gemm_model.core.elementwise import Values, minimum, where
+from gemm_model.core.elementwise import Values, minimum, sqrt, where
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
@@ -174,6 +174,8 @@ class HeuristicChoice:
     """What it makes of the time of one [1]."""
     error_band: float | None = None
     """Of its time then, relative; None where none was measured."""
+    choice_band: float = 0.0
+    """Relative error of the time of 90 % of calls beyond that of the kernel predicted to be the fastest [1]."""
 
     def of(self, sort: str, ways: Mapping[str, Way] | None = None) -> HeuristicChoice:
         """What it is for problems of one sort, and of those that it takes in one of some ways."""
@@ -203,6 +205,13 @@ class HeuristicChoice:
         fades = (limiter == TENSOR) | (limiter == MMA_WARPS)
         halves = where(fades, fastest_us / self.half_us, 0.0)
         return self.factor * fastest_us * (1.0 + self.share / (1.0 + halves))
+
+    def band(self, kernel_band: Values) -> Values:
+        """Relative error band of a call [1]; of the band of its kernel predicted to be the fastest.
+
+        What a library chooses says nothing of a kernel's numbers, so that the two add in squares.
+        """
+        return sqrt(kernel_band**2 + self.choice_band**2) if self.error_band is None else self.error_band
 
     def way(self, fastest_us: float) -> str:
         """In which way it goes where its fastest kernel takes so many us; '' where there is none."""

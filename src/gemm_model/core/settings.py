@@ -75,13 +75,11 @@ def load_settings(
 
 
 def _gpu_of(values: Mapping[str, Any], source: str) -> GpuSpec:
-    """The GPU from plain values. An error in the file names the file; an error from an override does not."""
-    try:
-        return gpu_from_mapping(values)
-    except InputError:
-        if not source.startswith("config/gpu/"):
-            load_gpu(source)
-        raise
+    """The GPU from plain values. An error in the file names the file; one from an override does not."""
+    file = "" if source.startswith("config/gpu/") else source
+    if file:
+        load_gpu(file)
+    return gpu_from_mapping(values, file)
 
 
 def _sms_described(gpu_source: str) -> int | None:

@@ -204,13 +204,20 @@ def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
     return BORROWING[-1].name
 
 
-@cache
 def borrowed_bands() -> Mapping[str, float]:
     """Relative error of 90 % of the measured rows that tried a way of borrowing, by its name."""
-    bands: dict[str, float] = {}
-    for name, found in read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")["bands"].items():
-        bands[name] = float(found["band"])
-    return bands
+    return _bands_of("bands")
+
+
+def regime_band(regime: str) -> float:
+    """Relative error of 90 % of measured rows of a regime beyond the band of single launches, in squares [1]."""
+    return _bands_of("regimes").get(regime, 0.0)
+
+
+@cache
+def _bands_of(group: str) -> Mapping[str, float]:
+    entries = read_yaml_mapping(BORROWED_BANDS, "bands of borrowed calibrations")[group]
+    return {name: float(found["band"]) for name, found in entries.items()}
 
 
 @cache
@@ -228,6 +235,7 @@ def heuristic_choices() -> Mapping[str, HeuristicChoice]:
         name: HeuristicChoice(
             share=float(entry["share"]),
             half_us=float(entry.get("half_us", math.inf)),
+            choice_band=float(entry.get("choice_band", 0.0)),
             shares=entry.get("shares", {}),
             copying={way: Copying(**found) for way, found in entry.get("copying", {}).items()},
             earlier={kernel: EarlierKernel(**found) for kernel, found in entry.get("earlier", {}).items()},

@@ -36,6 +36,7 @@ from gemm_model.kernel_model.calibration_file import (
     heuristic_choices,
     how_borrowed,
     load_calibration,
+    regime_band,
     situation,
     situation_code,
 )
@@ -184,6 +185,8 @@ class KernelModel:
         if found is None:
             calibration, borrowed = self.calibration_of(family.name)
             found = knowledge(calibration, borrowed, self.gpu, family, kind, self._residuals.get(family.name))
+            if found.band_table is not None:
+                found = replace(found, band_table=np.hypot(found.band_table, regime_band(self.regime)))
             self._knowledge[family.name, kind] = found
         return found
 

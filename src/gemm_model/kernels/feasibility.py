@@ -487,8 +487,8 @@ def _spills(k: _Kernels) -> Flags:
 
 
 _RULES = (
-    _Rule(_type_missing, lambda k: f"GPU {k.gpu.name} has no {k.math} math"),
-    _Rule(_bf16_missing, lambda k: f"GPU {k.gpu.name} has no bf16 math"),
+    _Rule(_type_missing, lambda k: f"{k.gpu.words} has no {k.math} math"),
+    _Rule(_bf16_missing, lambda k: f"{k.gpu.words} has no bf16 math"),
     _Rule(
         _mixed_widths,
         lambda k: (

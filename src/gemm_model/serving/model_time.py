@@ -21,6 +21,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.core.routing import Routing
 from gemm_model.integrations.huggingface import ModelShapes, read_config
+from gemm_model.kernel_model.calibration_file import regime_band
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.serving.choose import candidates, shortlist
 from gemm_model.serving.layers import Parallelism
@@ -42,6 +43,8 @@ class PartTime:
     limiter: str
     error_band: float | None
     """Relative error of 90 % of held-out measurements; None where the kernel has none."""
+    own_band: float = 0.0
+    """What of it the regime and the library's choice of a kernel add, in squares: no other part has the same."""
 
     @property
     def total_us(self) -> float:
@@ -83,10 +86,10 @@ class ModelTime:
         linearly. What a part's band exceeds that by is the kernel's own (in squares), the same in each layer
         but independent of other parts': it adds up in quadrature. A part without a band has the widest.
         """
-        known = [each.error_band for each in self.parts if each.error_band is not None]
+        known = [(each.error_band, each.own_band) for each in self.parts if each.error_band is not None]
         if not known:
             return None
-        shared, widest = min(known), max(known)
+        shared, widest = min(math.sqrt(band**2 - own**2) for band, own in known), max(known)[0]
         own = sum(((each.error_band or widest) ** 2 - shared**2) * each.total_us**2 for each in self.parts)
         return math.sqrt(shared**2 + own / self.total_us**2)
 
@@ -152,26 +155,27 @@ class Card:
     """Predicts parts on one card."""
 
     def __init__(self, gpu: GpuSpec, regime: str, routing: str) -> None:
-        self.gpu, self.routing = gpu, routing
+        self.gpu, self.routing, self.regime_band = gpu, routing, regime_band(regime)
         # The kernel before has written the first operand of each.
         self.ranker = Ranker(gpu, family=TORCH_FAMILY, options={"regime": regime, "l2": "written"})
         self.attention = AttentionModel(gpu, settled=regime == SUSTAINED)
 
-    def predicted(self, work: Work) -> tuple[float, str, float | None]:
-        """Time of one call [us], its limiter and its band."""
+    def predicted(self, work: Work) -> tuple[float, str, float | None, float]:
+        """Time of one call [us], its limiter, its band and what of that is its own."""
         if isinstance(work, GemmProblem):
             best = self.ranker.rank(work, 1).best.prediction
-            pick = self.ranker.heuristic_choice_of(work)
-            limiter = pick.limiter(best.runtime_us, best.limiter)
-            return float(pick.time_us(best.runtime_us, best.limiter)), limiter, best.error_band
+            pick, own = self.ranker.heuristic_choice_of(work), self.regime_band
+            time_us, band = float(pick.time_us(best.runtime_us, best.limiter)), best.error_band
+            limiter, own = pick.limiter(best.runtime_us, best.limiter), math.hypot(own, pick.choice_band)
+            return time_us, limiter, None if band is None else float(pick.band(band)), own
         if isinstance(work, AttentionProblem):
             best = rank_attention(work, self.gpu, model=self.attention).best.prediction
-            return best.runtime_us, best.limiter, best.error_band
+            return best.runtime_us, best.limiter, best.error_band, 0.0
         if isinstance(work, ServedProduct):
-            return self._served(work)
+            return *self._served(work), 0.0
         math_us = work.flop / self.gpu.flop_per_us(element_type(work.dtype).math_kind)
         dram_us = work.dram_bytes / self.gpu.dram_read_bytes_per_us
-        return max(math_us, dram_us), "TENSOR" if math_us > dram_us else "DRAM", None
+        return max(math_us, dram_us), "TENSOR" if math_us > dram_us else "DRAM", None, 0.0
 
     def _served(self, work: ServedProduct) -> tuple[float, str, None]:
         """Of the fastest configuration of the frameworks' grid."""
