@@ -237,6 +237,9 @@ class _CountedRequests:
         A wave is a row of the columns that tell it.
         """
         gpcs = self.gpcs[size]
+        if not len(gpcs):
+            # No GPC of the card has room for a cluster of this size.
+            return np.ones((2, len(group), self.sms + 1))
         cluster = np.arange(len(gpcs))
         matrix, place = np.divmod(cluster, group * steps * groups)
         groups_before, place = np.divmod(place, group * steps)
