@@ -18,9 +18,11 @@ def answered(args: argparse.Namespace, verb: str) -> bool:
 
     `predict` writes all rows into the folder of --output.
     """
+    if args.input is None:
+        return False
     from gemm_model.serving.tables import is_served, predict_served, rank_served
 
-    if args.input is None or not is_served(args.input):
+    if not is_served(args.input):
         return False
     from gemm_model.core.files import atomic_path
     from gemm_model.core.routing import Routing
