@@ -18,7 +18,7 @@ from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.kernel_time import KernelTime
-from gemm_model.kernel_model.mainloop import unspilled_clk
+from gemm_model.kernel_model.mainloop import beside_held, unspilled_clk
 from gemm_model.kernels.mechanisms import (
     DRAM,
     EPILOGUE,
@@ -152,7 +152,7 @@ def _add_round_trips(
 ) -> None:
     """A stage's round trip: the latency of its load, the load itself, and the MMAs that hold the stage."""
     step, resources = times.step, geometry.resources
-    behind = step.math_clk * resources.math_in_round_trip
+    behind = step.math_clk * resources.math_in_round_trip * beside_held(resources)
     load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
     each = weight / maximum(load + step.port_clk + behind, NOTHING)
     parts[LATENCY] = parts[LATENCY] + each * load

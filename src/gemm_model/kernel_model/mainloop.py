@@ -23,6 +23,10 @@ from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion
 
+HELD_SHARE = 0.5
+"""Share of a stage's MMAs that the held stage counts already [1]; rings that hold one; QuACK's rings of 2 and 3
+stages take load + port + f MMAs, f = 0.15 to 0.62 (h200, planted)."""
+
 
 @formula_record
 class KTile:
@@ -87,9 +91,18 @@ def k_tile(
         port_clk=port,
         arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, schedule.k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
-        latency_clk=(load + arrived + behind) / resources.loads_under_way,
+        latency_clk=(load + arrived + behind * beside_held(resources)) / resources.loads_under_way,
         tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
     )
+
+
+def beside_held(resources: Resources) -> Values:
+    """Share of a stage's MMAs that lies in its round trip [1]: less where producer warps load beside a held stage.
+
+    Warps that multiply too issue a load after the MMAs in their code, so that all of them lie before it.
+    """
+    held = minimum(maximum(resources.stages - resources.loads_under_way, 0.0), 1.0)
+    return 1.0 - HELD_SHARE * held * (1.0 - resources.in_step)
 
 
 def math_clk(
