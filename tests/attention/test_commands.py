@@ -106,22 +106,3 @@ def test_a_benchmark_of_attention_needs_a_gpu(tmp_path, capsys):
     assert main(["benchmark", "--rows", str(table), "--output", str(tmp_path / "out.csv")]) in (0, 3)
     assert main(["benchmark", "--rows", str(table), "--input", "x.csv"]) == 2
     assert "no effect with a table of attention" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["predict", "--attention", f"{PREFILL} colour=red"], "the word 'colour=red'"),
-        (["predict", "--attention", PREFILL, "--m", "4"], "--m has no effect with --attention"),
-        (["predict", "--attention", PREFILL, "--model", "SOLModel"], "SOLModel knows no attention"),
-        (["predict", "--attention", PREFILL, "--attention-config", "flash_attention tile=big"], "tile=big"),
-        (["rank", "--attention", PREFILL, "--family", "quack"], "kernel is 'quack'"),
-        (["rank", "--attention", PREFILL, "--emit", "triton"], "cannot emit 'triton' for attention"),
-        (["explain", "--attention", "full heads=8 seq_q=4 head_dim=600"], "head_dim is 600"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, sentence, capsys):
-    assert main(words) == 2
-    said = capsys.readouterr().err.strip()
-    assert sentence in said
-    assert "\n" not in said

@@ -351,25 +351,6 @@ def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["plan.csv"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*KERNEL], "--output is missing"),
-        ([*KERNEL, "--output", "o.csv", "--events-per-warp", "0"], "--events-per-warp is 0"),
-        (["--rows", "p.csv", "--output", "o", "--m", "5"], "--m has no effect with --rows"),
-        ([*KERNEL, "--output", "o.parquet"], "o.parquet: expected a name that ends in .csv or .csv.gz"),
-        ([*KERNEL, "--output", "o.csv", "--iket", "none.json"], "none.json: no such file"),
-        ([*KERNEL, "--output", "o.csv", "--iket", "n.json", "--no-waits"], "--no-waits has no effect"),
-        ([*KERNEL, "--output", "o.csv", "--gpu", "h200"], "--gpu has no effect without --iket"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, message, capsys):
-    assert main(["trace", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_a_split_launch_is_timed_by_the_kernel_that_computes():
     torch_device = pytest.importorskip("gemm_model.bench.torch_device", reason="needs torch")
 

@@ -96,33 +96,6 @@ def test_portfolio(gemm_model, tmp_path):
     assert "the best of its size" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("rank", "--m", 0, "--n", 1, "--k", 1), "m is 0"),
-        (("rank", "--n", 1, "--k", 1), "--m is missing"),
-        (("rank", *SIZES, "--dtype", "nvfp4"), "GPU h200 has no fp4 math"),
-        (("rank", *SIZES, "--family", "rocblas"), "unknown kernel family 'rocblas'"),
-        (("rank", *SIZES, "--against", "rocblas"), "unknown kernel family 'rocblas'"),
-        (("rank", *SIZES, "--against", "cublas", "--emit", "quack"), "--against has no effect with --emit"),
-        (("rank", *SIZES, "--sms", 0), "sms is 0"),
-        (("rank", *SIZES, "--top", 0), "--top is 0"),
-        (("rank", *SIZES, "--why-not", "fast"), "the tile is 'fast'"),
-        (("rank", "--table", "none.csv", "--m", 4), "--m has no effect with --input"),
-        (("rank", "--table", "none.csv"), "none.csv: no such file"),
-        (("portfolio", "--table", "none.csv", "--max-kernels", 2), "none.csv: no such file"),
-        (("torch", "nowhere"), "expected module:function"),
-        (("torch", "no.such.module:build"), "cannot be imported"),
-        (("cutlass-profiler", "--output", "x.csv"), "expected either --problems or --results"),
-    ],
-)
-def test_bad_input_ends_with_code_2_and_one_sentence(gemm_model, words, message):
-    outcome = gemm_model(*words)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
 def test_a_weight_that_is_no_number_is_named(gemm_model, tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("m,n,k,count\n128,4096,4096,3\n4096,4096,4096,many\n")

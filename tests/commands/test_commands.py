@@ -99,16 +99,6 @@ def test_unvalidated_gpus_carry_a_caveat(gemm_model):
 @pytest.mark.parametrize(
     "words",
     [
-        ("predict",),
-        ("predict", "--m", "4", "--n", "4"),
-        ("predict", "--m", "4", "--n", "4", "--k", "0", "--cta", "64x64"),
-        ("predict", "--m", "x"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--gpu", "h9000"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--model", "Crystal"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "bf17"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "model_opts.typo=1"),
-        ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--kernel", "mine:Kernels"),
         ("predict", "--m", "9" * 4400),
         ("predict", "--m", "4", "--n", "4", "--k", "4", "--cta", "64x64", "--dtype", "\udcff"),
         ("foretell",),

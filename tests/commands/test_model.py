@@ -242,35 +242,6 @@ def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("nowhere.json",), "nowhere.json: cannot be read"),
-        ((LLAMA, "--tp", 3), "heads: 32 over 3 cards; expected a parallelism that divides it"),
-        ((LLAMA, "--dp", 2), "batch: 1 over 2 cards"),
-        ((LLAMA, "--tp", 0), "tensor parallelism is 0"),
-        ((LLAMA, "--ep", 2, "--tp", 3), "tensor parallelism 3 with expert parallelism 2"),
-        ((LLAMA, "--batch", 0), "batch is 0"),
-        ((LLAMA, "--context", -5), "keys is -5"),
-        ((LLAMA, "--gpu", "h200,h2000"), "unknown GPU 'h2000'"),
-        ((LLAMA, "--gpu", "h200,h200"), "expected different cards"),
-        ((LLAMA, "--price", "l40s=1"), "--price names 'l40s'; expected each of h200 at most once"),
-        ((LLAMA, "--price", "h200=1,h200=2"), "expected each of h200 at most once"),
-        ((LLAMA, "--price", "h200=free"), "--price 'h200=free'; expected NAME=USD_PER_HOUR"),
-        ((LLAMA, "--price", "h200=nan"), "--price 'h200=nan'; expected NAME=USD_PER_HOUR"),
-        ((LLAMA, "--routing", "random"), "routing is 'random'"),
-        ((LLAMA, "--regime", "burst"), "regime is 'burst'; expected one of sustained, graph"),
-        ((LLAMA, "model_opts.regime=burst"), "not read here; expected one of gpu"),
-        ((), "the following arguments are required: config"),
-    ],
-)
-def test_bad_input_is_one_sentence(gemm_model, words, sentence):
-    outcome = gemm_model("model", *words)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("config", "words", "sentence"),
     [
         ({"hidden_size": 64}, (), "no num_hidden_layers or n_layer"),

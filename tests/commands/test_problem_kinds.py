@@ -164,42 +164,6 @@ def test_tables_of_problems_are_ranked(gemm_model, tmp_path):
     assert times[2] == pytest.approx(best.prediction.runtime_us)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((*SIZES, "--groups", "4000,95"), "groups have 4095 rows in all; expected the 4096 of m"),
-        ((*SIZES, "--groups", "4000,-96"), "groups has '-96'; expected the rows of each group"),
-        (("--n", 64, "--k", 64, "--groups", "-1,5"), "groups has '-1'; expected the rows of each group"),
-        (("--n", 64, "--k", 64, "--groups", ""), "groups has ''; expected the rows of each group"),
-        ((*SIZES, "--epilogue", "swish"), "epilogue has the word 'swish'; expected some of alpha"),
-        (
-            (*SIZES, "--epilogue", "quantize_1x128"),
-            "quack kernels on sm90 do no quantize_1x128; kernels of tri",
-        ),
-        ((*SIZES, "--epilogue", "gelu", "--kernel", "cublas", "--batch", 0), "batch is 0"),
-        ((*SIZES, "--block-scaling", "1x128,1x1"), "block_scaling is '1x128,1x1'; expected the scale blocks"),
-        ((*SIZES, "--block-scaling", "1x128,128x128"), "expected fp8 operands"),
-        (("--conv", RESNET.replace("r=3", "r=60")), "conv has an empty output (-1x56)"),
-        (("--conv", RESNET, "--m", 4), "--m has no effect with --conv"),
-        ((*SIZES, "--capacity", 4), "--capacity has no effect without --groups"),
-        ((*SIZES, "--broadcast", "a"), "broadcast comes without a batch; expected two matrices or more"),
-        ((*SIZES, "--batch-strides", "0,1,2"), "batch_strides comes without a batch; expected two matrices"),
-        ((*SIZES, "--routing", "balanced"), "--routing has no effect without --experts and --tokens"),
-        ((*SIZES, "--experts", 4), "--tokens is missing; expected --experts and --tokens"),
-        ((*SIZES, "--experts", 4, "--tokens", 1000), "--m is 4096; expected the 1000 rows of 1000 tokens"),
-        ((*ROUTED, "--groups", "5"), "--groups has no effect with --experts"),
-        ((*ROUTED, "--routings", 0), "--routings is 0; expected 1 to 4096"),
-        ((*ROUTED[:6], "--routing", "even", *ROUTED[8:]), "routing is 'even'; expected uniform, balanced or"),
-        ((*ROUTED[:4], "--top-k", 17, *ROUTED[6:]), "top_k is 17; expected a whole number from 1 to 16"),
-    ],
-)
-def test_bad_problems_are_refused_in_one_sentence(gemm_model, words, sentence):
-    outcome = gemm_model("predict", *words, *TILE)
-    assert outcome.code == 2
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
 def test_models_of_plain_products_say_so(gemm_model):
     outcome = gemm_model("predict", *SIZES, *TILE, "--epilogue", "relu", "--model", "WSPersistentGEMMModel")
     assert outcome.code == 2

@@ -62,36 +62,6 @@ def test_options_of_the_vocabulary_take_the_same_kind_of_value_everywhere():
     assert {option: len(found) for option, found in kinds.items()} == dict.fromkeys(COMMON, 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("predict", "--input", "x.csv", "--swizzle", 4), "predict: --swizzle has no effect with --input"),
-        (("rank", *SIZES, "--why-not", "64x64", "--top", 3), "rank: --top has no effect with --why-not"),
-        (("rank", *SIZES, "--why-not", "64x64", "--emit", "json"), "--why-not comes with --emit"),
-        (("rank", *SIZES, "timing.repeats=3"), "override 'timing.repeats=3': not read here"),
-        (("predict", *KERNEL, "--gpu", "h200", "gpu=b200"), "--gpu h200 comes with gpu=b200"),
-        (("predict", *KERNEL, "--sms", 7, "gpu.sm_count=9"), "--sms comes with gpu.sm_count"),
-        (("predict", *KERNEL, "--regime", "burst", "model_opts.regime=sustained"), "expected one of them"),
-        (("predict", *KERNEL, "--regime", "burst", "--model", "SOLModel"), "SOLModel has no such option"),
-        (("hierarchy", "--target", 0.5), "hierarchy: --target has no effect without --solve"),
-        (("simulate", *KERNEL, "--trace-sms", 2), "--trace-sms is given without --trace"),
-        (("solve", *SIZES, "--timeout", 3), "--timeout is for Z3"),
-        (("list", "gpus", "a=b"), "a=b has no effect here"),
-        (("overlap", "--input", "x.csv", "--m", 64), "overlap: --m has no effect with --input"),
-        (("simulate", *KERNEL, "--output", "a.csv", "--table", "./a.csv"), "a.csv: named for two outputs"),
-        *((("rank", *SIZES, "--gpu", cards), "expected different cards") for cards in ("h200,", "h200,h200")),
-        (("explain", *KERNEL, "--against", " "), "--against is empty; expected a kernel"),
-        (("explain", *SIZES, "--what-if", "l2=warm"), "what-if 'l2=warm'; expected a name and a value"),
-        (("explain", *SIZES, "--cluster", "2x1"), "--cluster has no effect without --cta"),
-    ],
-)
-def test_nothing_given_is_ignored(gemm_model, words, sentence):
-    outcome = gemm_model(*words)
-    assert outcome.code == 2
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
-
-
 def test_a_model_without_tiles_says_what_it_does_not_read(gemm_model):
     outcome = gemm_model("predict", *KERNEL, "--model", "SOLModel")
     assert "note: SOLModel does not read --cta" in outcome.err
@@ -207,22 +177,6 @@ def test_what_an_encoding_lacks_is_spelled_out(tmp_path):
     assert b"calibration of h200\\xe9:quack borrowed from h200:quack" in run.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--against", "-cublas"), "unknown kernel family '-cublas'; expected one of"),
-        (("--top", "-3"), "--top is -3; expected 1 to 1000"),
-        (("--top", "--gpu", "h200"), "argument --top: expected one argument"),
-        (("--top",), "argument --top: expected one argument"),
-        (("-cublas",), "unrecognized arguments: -cublas"),
-    ],
-)
-def test_a_value_may_begin_with_a_minus_and_an_option_is_none(gemm_model, words, sentence):
-    outcome = gemm_model("rank", "--m", "64", "--n", "64", "--k", "64", *words)
-    assert outcome.code == 2
-    assert sentence in outcome.err
-
-
 def test_kernel_and_family_are_one_word(gemm_model):
     for words in (("rank", *SIZES), ("predict", *KERNEL)):
         one, other = (gemm_model(*words, option, "cutlass") for option in ("--kernel", "--family"))
@@ -329,20 +283,3 @@ def test_a_sweep_draws_bars_and_tells_what_cannot_run(gemm_model):
     found = gemm_model("predict", *SIZES, "--cta", "128x128", "--sweep", "stages=2..12 by 5")
     assert [line.count("#") > 10 for line in found.out.splitlines()] == [False, True]
     assert "note: left out: stages=12: " in found.err
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("m=1-10", "expected such as 'm=1..8192 by 2x'"),
-        ("m=8..1 by 2x", "expected a last value of at least the first"),
-        ("m=1..8 by 1x", "expected a last value of at least the first"),
-        ("m=1..99999 by 1", "99998 values; expected at most 1000"),
-        ("q=1..8 by 2x", "--sweep is over 'q'; expected one of m, n, k, batch"),
-        ("n=1..8 by 2x", "--n has no effect with --sweep"),
-    ],
-)
-def test_a_bad_sweep_gets_one_sentence(gemm_model, text, sentence):
-    found = gemm_model("rank", "--n", 512, "--k", 512, "--sweep", text)
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert sentence in found.err

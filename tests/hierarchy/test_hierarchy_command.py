@@ -85,40 +85,6 @@ def test_roofline_plot(capsys, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--tile", "cta:100x128"], "cta_m is 100; expected a multiple of warp_m, 32"),
-        (["--tile", "thread:16x16"], "352 registers per thread"),
-        (["--tile", "cta:128x128x512"], "bytes of shared memory"),
-        (["--tile", "l3:4x4"], "unknown level 'l3'"),
-        (["--tile", "cta:4"], "--tile cta is '4'"),
-        (["--datapath", "tensor_cores", "--dtype", "fp8", "--gpu", "v100_sxm2"], "no fp8 tensor cores"),
-        (["--datapath", "tensor_cores", "--dtype", "bf16", "--gpu", "v100_sxm2"], "no bf16 tensor cores"),
-        (["--datapath", "tensor_cores", "--dtype", "int32"], "no MMA multiplies int32"),
-        (["--dtype", "bf16"], "CUDA cores multiply fp32"),
-        (["--datapath", "abacus"], "unknown datapath 'abacus'"),
-        (["--output-mode", "twice"], "output is 'twice'"),
-        (["--gpu", "voodoo"], "unknown GPU 'voodoo'"),
-        (["--shape", "1x2"], "--shape is '1x2'"),
-        (["--solve", "--target", "0"], "target is 0.0"),
-        (["--solve", "--tile", "cta:64x64"], "--tile has no effect with --solve"),
-        (["--ladder", "--datapath", "tensor_cores", "--dtype", "bf16"], "--ladder is for CUDA cores"),
-        (["--measurements", "x.csv"], "--input has no effect without --solve or --ladder"),
-        (["--ladder", "--measurements", "missing.csv"], "missing.csv: no such file"),
-        (["--plot", "roof.bmp"], "expected a name that ends in one of .png"),
-        (["--stages", "-1"], "stages is -1"),
-        (["--solve", "--text"], "more than one of --solve, --ladder and --text"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(capsys, words, part):
-    code, out, err = answer(capsys, *words)
-    assert code == 2
-    assert part in err
-    assert err.count("\n") == 1
-    assert out == ""
-
-
 def test_a_table_of_something_else(capsys, tmp_path):
     table = tmp_path / "other.csv"
     table.write_text("a,b\n1,2\n")

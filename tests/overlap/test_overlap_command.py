@@ -39,30 +39,6 @@ def test_surfaces_with_plot(capsys, tmp_path):
     assert plot.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([*LAYER, "--overlap-ratio", "1.5"], "overlap_ratio must be -1 or lie between 0 and 1, not 1.5"),
-        ([*LAYER, "--prefetch-ratio", "-0.1"], "prefetch_ratio must be -1 or lie between 0 and 1"),
-        (["--m", "64"], "--k is missing"),
-        (["--m", "64", "--k", "64", "--n", "129"], "tile_n must be a multiple of 8"),
-        (["--m", "64", "--k", "64", "--a-type", "int4"], "a_type must be one of"),
-        ([*LAYER, "--stages", "40"], "of shared memory"),
-        ([*LAYER, "--gpu", "a100_sxm_80gb"], "Hopper"),
-        ([*LAYER, "--tune", "--overlap-ratio", "0.5"], "--tune is given with"),
-        ([*LAYER, "--plot", "x.png"], "--plot is given without --input"),
-        (["--surfaces", "missing.csv"], "no such file"),
-        ([*LAYER, "--campaigns", "a"], "--campaigns is given without --input"),
-        (["--input", str(SURFACES), "--campaigns", "a"], "no row of campaign 'a'"),
-        ([*LAYER, "--previous-extra-us", "inf"], "--previous-extra-us is inf"),
-        (["--m", "9" * 4400, "--k", "64"], "--m: 999999999999... has 4400 characters"),
-    ],
-)
-def test_bad_input(words, sentence, capsys):
-    assert run(*words) == 2
-    assert sentence in capsys.readouterr().err
-
-
 def test_measuring_needs_a_gpu(capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

@@ -40,30 +40,6 @@ def test_pairs_of_ctas(capsys):
     assert best["tile"].startswith(("64x", "128x"))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*PROBLEM, "--machine", "balanced", "--k", "0"], "k is 0"),
-        ([*PROBLEM, "--machine", "balanced", "speed=1"], "unknown parameter 'speed'"),
-        (
-            [*PROBLEM, "--machine", "balanced", "--timeout", "0", "--method", "smt"],
-            "positive number of seconds",
-        ),
-        ([*PROBLEM, "--machine", "balanced", "--cluster", "2x1"], "--cluster comes with --machine"),
-        ([*PROBLEM, "--gpu", "h200", "--method", "smt"], "expected a machine for Z3"),
-        (
-            [*PROBLEM, "--machine", "balanced", "--consumers", "pingpong", "--method", "smt"],
-            "consumers single",
-        ),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(words, message, capsys):
-    assert main(["solve", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_an_empty_space_says_what_does_not_fit(tmp_path, capsys):
     machine = tmp_path / "small.yaml"
     machine.write_text("name: small\ntiles: {smem_bytes: 1000}\n")

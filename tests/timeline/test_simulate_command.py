@@ -44,43 +44,6 @@ def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
     assert ctas == set(range(128))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*ON_MACHINE, "warp_count=3"], "unknown parameter 'warp_count'"),
-        ([*ON_MACHINE, "load_latency_us=fast"], "load_latency_us is 'fast'"),
-        ([*ON_MACHINE, "--gpu", "h200"], "--machine comes with --gpu"),
-        ([*ON_MACHINE, "--stages", "99"], "do not hold 99"),
-        ([*ON_MACHINE, "--stages", "-1"], "--stages is -1"),
-        ([*ON_MACHINE, "--stages", "0"], "--stages is 0"),
-        ([*ON_MACHINE, "--plot", "plot.xyz"], "expected a name that ends in one of .png"),
-        ([*ON_MACHINE, "--cta", "128x64"], "--cta has no K"),
-        ([*ON_MACHINE, "--trace-sms", "0"], "--trace-sms is 0"),
-        ([*ON_MACHINE, "tiles=3"], "unknown parameter tiles"),
-        ([*KERNEL, *PAPER, "--cta", "256x256"], "spill"),
-        ([*KERNEL, "--cta", "256x256", "--schedule", "pingpong"], "1024 x 1024 x 500 on h200: "),
-        ([*KERNEL, "--cta", "128x128", "--k", "0"], "k is 0"),
-        ([*PINGPONG, "--model", "SOLModel"], "model is SOLModel; expected KernelModel or"),
-        ([*PINGPONG, "--dma-warps", "2"], "--dma-warps has no effect with KernelModel"),
-        ([*PINGPONG, *PAPER, "--sm", "1"], "--sm has no effect on a pipeline machine"),
-        ([*PINGPONG, "--sm", "132"], "SM 132 has no tile"),
-        ([*PINGPONG, "--measured", "none.csv"], "none.csv: no such file"),
-        ([*ON_MACHINE, "--regime", "burst"], "--machine comes with --regime"),
-        ([*KERNEL, "--machine", "nope", "--cta", "64x64x64"], "unknown machine 'nope'"),
-        (
-            [*KERNEL, "--machine", "balanced", "--cta", "1024x1024x128"],
-            "bytes a stage; 232448 bytes on balanced",
-        ),
-        ([*KERNEL, *PAPER, "--k", "1000000000", "--cta", "128x128"], "expected at most"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(words, message, capsys):
-    assert main(["simulate", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
 def test_the_default_timeline_ends_where_predict_does(tmp_path, capsys):
     trace, plot = tmp_path / "trace.json", tmp_path / "plot.svg"
     files = ["--trace", str(trace), "--plot", str(plot), "--html", str(tmp_path / "p.html")]
