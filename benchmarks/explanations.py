@@ -183,8 +183,8 @@ def busiest(shares: FloatArray) -> np.ndarray:
 def worlds_of(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[World]:
     """The kernel of each row as a profiler counts it."""
     for cells in rows.astype(object).where(rows.notna(), "").astype(str).to_dict("records"):
-        told = {**cells, "kernel": names_in_tables()[cells["kernel"]], "heuristic_rank": ""}
-        row = row_from_columns(told, regime="counters")
+        columns = {**cells, "kernel": names_in_tables()[cells["kernel"]], "heuristic_rank": ""}
+        row = row_from_columns(columns, regime="counters")
         assert isinstance(row.config, KernelConfig)
         yield World(problem=row.problem, config=row.config, gpu=gpu, options={"regime": "counters"})
 

@@ -67,7 +67,7 @@ CALL = ["in_dtype", "m", "n", "k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Known:
     """What is known of the calls of a table."""
 
     family: str
@@ -116,36 +116,36 @@ def footprint_bytes(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series
     return rotated * weights + m * k * operand_bytes + m * n * OUTPUT_BYTES
 
 
-def kernels(frame: pd.DataFrame, gpu: GpuSpec, told: Told) -> pd.DataFrame:
+def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
     """The kernel of each call: the one that is told, or the fastest of the family."""
     calls = frame[CALL].reset_index(drop=True)
-    tile = told.tiles.get(gpu.architecture)
+    tile = known.tiles.get(gpu.architecture)
     if tile is not None:
         extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
-        return calls.assign(kernel=told.family, **extents, cluster_m=1, cluster_n=1)
-    best = rank_table(calls, Ranker(gpu, family=told.family, options=told.options)).reset_index(drop=True)
+        return calls.assign(kernel=known.family, **extents, cluster_m=1, cluster_n=1)
+    best = rank_table(calls, Ranker(gpu, family=known.family, options=known.options)).reset_index(drop=True)
     ctas_per_mma = np.where(best["schedule"] == "2cta", 2, 1)
     return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
 
 
-def judged(frame: pd.DataFrame, gpu: str, told: Told) -> pd.DataFrame:
+def judged(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
     """The rows with `predicted_us` and `runtime_us`."""
     if "cta_m" in frame:
-        return predict_table(frame, gpu, options=told.options)
+        return predict_table(frame, gpu, options=known.options)
     spec = load_gpu(gpu)
-    found = kernels(frame, spec, told)
-    if told.copies is not None:
-        found = found.assign(footprint_bytes=footprint_bytes(found, spec, told.copies))
-    if told.copies is not None or "predicted_us" not in found:
+    found = kernels(frame, spec, known)
+    if known.copies is not None:
+        found = found.assign(footprint_bytes=footprint_bytes(found, spec, known.copies))
+    if known.copies is not None or "predicted_us" not in found:
         asked = found.drop(columns=["predicted_us", "limiter"], errors="ignore")
-        found = predict_table(asked, spec, options=told.options)
+        found = predict_table(asked, spec, options=known.options)
     predicted_us = pd.to_numeric(found["predicted_us"])
-    if told.own_choice:
-        heuristic_choice = heuristic_choices().get(told.family, HeuristicChoice())
+    if known.own_choice:
+        heuristic_choice = heuristic_choices().get(known.family, HeuristicChoice())
         predicted_us = heuristic_choice.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
         found["error_band"] = heuristic_choice.band(pd.to_numeric(found["error_band"]))
-    if told.activations is not None:
-        predicted_us = predicted_us + quantizing_us(found, spec, told.activations)
+    if known.activations is not None:
+        predicted_us = predicted_us + quantizing_us(found, spec, known.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())
 
 
@@ -200,7 +200,7 @@ def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[t
         yield str(system), gpu_of(str(system), device), rows
 
 
-def told_tile(word: str) -> tuple[str, str]:
+def tile_of_word(word: str) -> tuple[str, str]:
     """Architecture and tile of a word such as sm100=128x256 or sm103=128x256x768."""
     architecture, _, tile = word.partition("=")
     extents = tile.split("x")
@@ -229,12 +229,12 @@ def main() -> None:
         "--kernel",
         action="append",
         default=[],
-        type=told_tile,
+        type=tile_of_word,
         metavar="ARCHITECTURE=TILE",
         help="the tile that calls take",
     )
     arguments = parser.parse_args()
-    told = Told(
+    known = Known(
         family=arguments.family,
         options=dict(option.split("=", 1) for option in arguments.option),
         own_choice=arguments.own_choice,
@@ -246,7 +246,7 @@ def main() -> None:
         line
         for path in arguments.tables
         for system, gpu, rows in systems(path, arguments.gpu, arguments.type)
-        for line in report(judged(rows, gpu, told), system)
+        for line in report(judged(rows, gpu, known), system)
     ]
     columns = list(dict.fromkeys(name for line in lines for name in line))
     rows = [columns, ["---"] * len(columns), *([line.get(name, "") for name in columns] for line in lines)]

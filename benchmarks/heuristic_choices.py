@@ -192,8 +192,8 @@ def convolutions(table: str) -> pd.DataFrame:
 def copying(calls: pd.DataFrame, way: str) -> tuple[Copying, dict[str, float]]:
     """The numbers of one way of least mean error, of the calls whose kernels tell it; and that error."""
     kernels = calls["kernels"].str.split(" + ", regex=False)
-    told = kernels.str[0].str.contains(COPYING[way])
-    calls = calls[told & (calls["sort"] == ("padded" if way == "padded" else "grouped"))]
+    of_copies = kernels.str[0].str.contains(COPYING[way])
+    calls = calls[of_copies & (calls["sort"] == ("padded" if way == "padded" else "grouped"))]
     copies = [ways_of(problem, H200)[way].copies for problem in calls["problem"]]
     counts, moved = (
         np.array([getattr(each, name) for each in copies]) for name in ("kernels", "moved_bytes")

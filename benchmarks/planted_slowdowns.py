@@ -69,11 +69,11 @@ def run(plan_path: Path, output: Path, seconds: float) -> None:
         table = output.with_name(f"{output.name}_{regime}.csv")
         summary = runner.Run(rows, table, card, options, resume=False).go(worker, failures, lambda *_: None)
         print(regime, summary.done, "of", summary.rows, dict(summary.dispositions), flush=True)
-        told = [
+        timed = [
             {**row, **{name: some[index][name] for name in ("fault", "number", "held_out")}}
             for index, row in enumerate(rows_of(table))
         ]
-        pd.DataFrame(told).to_csv(table, index=False)
+        pd.DataFrame(timed).to_csv(table, index=False)
     worker.close()
 
 
@@ -93,7 +93,7 @@ def judge(output: Path) -> None:
         for second, (_, row) in zip(draws, burst.iterrows(), strict=True)
         if row["fault"] == ""
     }
-    told = []
+    judged = []
     for _, row in counted.iterrows():
         if row["fault"] not in FAULTS:
             continue
@@ -102,7 +102,7 @@ def judge(output: Path) -> None:
         slower = times_us[row["fault"], second, row["number"]] / times_us[before, second, row["number"]]
         if slower >= SLOWER:
             names = _suspected(dict(bases[second, row["number"]]), row)
-            told.append(
+            judged.append(
                 {
                     "set": "held out" if row["held_out"] == "1" else "design",
                     "fault": row["fault"],
@@ -112,7 +112,7 @@ def judge(output: Path) -> None:
                     "told": names[0],
                 }
             )
-    frame = pd.DataFrame(told)
+    frame = pd.DataFrame(judged)
     frame.to_csv(output, index=False)
     for by in (["set"], ["set", "fault"]):
         print(frame.groupby(by)[["first", "first two"]].agg(["size", "mean"]).round(3).to_string())

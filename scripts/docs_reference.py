@@ -163,9 +163,7 @@ def numbers(calibration: str = "h200:quack") -> str:
         for number in mechanism.numbers:
             owner = "kernel" if number.of == KERNEL else "card"
             widths = {
-                kinds_told[number.name]
-                for kinds_told in known.intervals.values()
-                if number.name in kinds_told
+                of_kinds[number.name] for of_kinds in known.intervals.values() if number.name in of_kinds
             }
             width = ", ".join(f"{each:.2g}" for each in sorted(widths))
             measured = " to ".join(f"{each:g}" for each in card.get(number.name, {}).get("measured", ()))
@@ -192,7 +190,7 @@ def documented_fields(kind: type) -> Iterator[tuple[str, str, str]]:
     assert isinstance(body, ast.ClassDef)
     for node, following in zip(body.body, [*body.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            meaning = str(following.value.value) if told else ""  # type: ignore[union-attr]
+            has_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            meaning = str(following.value.value) if has_text else ""  # type: ignore[union-attr]
             default = "" if node.value is None else f"`{ast.unparse(node.value)}`"
             yield node.target.id, default, meaning

@@ -125,7 +125,7 @@ def thinned(rows: Observations, keep: np.ndarray) -> np.ndarray:
     return found
 
 
-def told(free: Collection[Parameter], groups: Sequence[Group], gpu: GpuSpec) -> list[Parameter]:
+def identifiable(free: Collection[Parameter], groups: Sequence[Group], gpu: GpuSpec) -> list[Parameter]:
     """Parameters that some row can tell: of mechanisms that the family has, and of the problems that rows have."""
     found = []
     for each in free:
@@ -290,7 +290,7 @@ def main() -> int:
         print(HEADER, *classes(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
         return 0
     if args.ablate:
-        free = told(parameters(list(start), names_to_fit(args)), groups_of(tables, gpu, 0), gpu)
+        free = identifiable(parameters(list(start), names_to_fit(args)), groups_of(tables, gpu, 0), gpu)
         print(ABLATION, *ablation(tables, gpu, start, free, bounds), sep="\n")
         return 0
     free, fit, fits = fitted(tables, gpu, start, names_to_fit(args), bounds)
@@ -376,7 +376,7 @@ def classes(
     plain = [table for table in tables if table.situation in ("", SPLIT_SITUATION)]
     for seen in dict.fromkeys(table.kind for table in plain):
         groups = groups_of([table for table in plain if table.kind == seen], gpu, None)
-        free = told(parameters([kind for kind in start if kind[1] == seen], names), groups, gpu)
+        free = identifiable(parameters([kind for kind in start if kind[1] == seen], names), groups, gpu)
         fit = joint_fit(groups, gpu, first, free, bounds=bounds, evaluations=10)
         for table in plain:
             if table.kind == seen or table.regime != "burst" or table.situation:
@@ -404,7 +404,7 @@ def fitted(
 ) -> tuple[list[Parameter], JointFit, list[JointFit]]:
     """The parameters that rows tell, the fit to all rows, and those of the folds."""
     whole = groups_of(tables, gpu, None)
-    free = told(parameters(list(start), names), whole, gpu)
+    free = identifiable(parameters(list(start), names), whole, gpu)
     fit = joint_fit(whole, gpu, start, free, bounds=bounds, evaluations=12)
     free, near = identified(fit, start)
     fit = joint_fit(whole, gpu, near, free, bounds=bounds, evaluations=5)
@@ -435,7 +435,7 @@ def write_family(
     name = calibration.family
     own = [table for table in tables if table.family == name]
     kinds = list(calibration.numbers)
-    tables_told = calibration.fitted_to["tables"]
+    table_names = calibration.fitted_to["tables"]
     fitted = {each.number for each in widths if each.family == name}
     found = replace(
         calibration,
@@ -451,7 +451,7 @@ def write_family(
             for kind in kinds
         },
         fitted_to={
-            "tables": tables_told,
+            "tables": table_names,
             "rows": {
                 kind: {
                     f"{each.regime} {each.situation}".strip(): len(each.rows)

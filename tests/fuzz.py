@@ -498,14 +498,14 @@ def answers(first: int, cases: int) -> Iterator[tuple[int, Answer]]:
             yield seed, run_case(seed, Path(folder))
 
 
-def told(seed: int, answer: Answer) -> str:
+def reported(seed: int, answer: Answer) -> str:
     """A case in words, with what is wrong."""
     return f"seed {seed}: {answer.what}\n  " + "\n  ".join(answer.problems)
 
 
 def failures(first: int, cases: int) -> list[str]:
     """The cases of some seeds that do not hold, each with its seed, its words and what is wrong."""
-    return [told(seed, answer) for seed, answer in answers(first, cases) if answer.problems]
+    return [reported(seed, answer) for seed, answer in answers(first, cases) if answer.problems]
 
 
 def main() -> int:
@@ -519,7 +519,7 @@ def main() -> int:
         slowest = max(slowest, answer, key=lambda each: each.seconds)
         if answer.problems:
             bad += 1
-            print(told(seed, answer), flush=True)
+            print(reported(seed, answer), flush=True)
     print(", ".join(f"{verb} {count}" for verb, count in verbs.most_common(len(VERBS) + 1)))
     print(f"slowest: {slowest.seconds:.1f} s of processor time, {slowest.what[:200]}")
     print(f"{args.cases} cases, {bad} that do not hold")

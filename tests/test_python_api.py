@@ -84,9 +84,9 @@ def test_types_and_names_in_any_case_torch_s_types_and_paths():
     ],
 )
 def test_fast_accumulation_may_be_a_flag_a_number_or_missing(column, flags):
-    told = predict_table(pd.DataFrame({**ROWS, "in_dtype": "fp8", "fast_accum": column}), "h200")
+    found = predict_table(pd.DataFrame({**ROWS, "in_dtype": "fp8", "fast_accum": column}), "h200")
     known = predict_table(pd.DataFrame({**ROWS, "in_dtype": "fp8", "fast_accum": flags}), "h200")
-    assert told["predicted_us"].tolist() == known["predicted_us"].tolist()
+    assert found["predicted_us"].tolist() == known["predicted_us"].tolist()
 
 
 def test_a_flag_that_is_none_is_named():
@@ -99,11 +99,11 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
         {**ROWS, "kernel": ["quack", "cublas", "quack"], "disposition": ["ok", "ok", "failed"]}
     )
     frame["cta_m"] = [128, None, 128]
-    told = predict_table(frame, "h200", MODEL)
-    assert told["m"].tolist() == ROWS["m"]
-    assert told["disposition"].tolist() == ["ok", "no_tile", "failed"]
-    assert told["predicted_us"].notna().tolist() == [True, False, False]
-    assert told.attrs["notes"] == [
+    found = predict_table(frame, "h200", MODEL)
+    assert found["m"].tolist() == ROWS["m"]
+    assert found["disposition"].tolist() == ["ok", "no_tile", "failed"]
+    assert found["predicted_us"].notna().tolist() == [True, False, False]
+    assert found.attrs["notes"] == [
         "1 rows without a measurement (column disposition) are left out",
         "1 rows of kernel cublas have no tile and are left out",
     ]
@@ -112,9 +112,9 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
 def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_told():
     chains = pd.DataFrame({**ROWS, "runtime_us": 20.0, "regime": ["graph", "burst", "graph"]})
     chains = chains.assign(settled=["1", "", ""], partner=["", "", "rmsnorm"])
-    told = predict_table(chains, "h200", options={"regime": "graph", "residual": "off"})
-    assert told["disposition"].tolist() == ["ok", "ok", "in_turn"]
-    assert told.attrs["notes"][:3] == [
+    found = predict_table(chains, "h200", options={"regime": "graph", "residual": "off"})
+    assert found["disposition"].tolist() == ["ok", "ok", "in_turn"]
+    assert found.attrs["notes"][:3] == [
         "1 rows of two kernels in turn (column partner) are left out",
         "1 rows were measured in the regime burst and are predicted in graph",
         "1 rows were measured at a settled clock and are predicted at a rested one; "
@@ -136,10 +136,10 @@ def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_le
     frame = pd.DataFrame({**ROWS, "kernel": ["cublas", "cublaslt", "cublaslt"], "split_k": ["1", "1", ""]})
     frame["kernel_name"] = ["nvjet", "nvjet", "nvjet_splitK"]
     frame["m"] = 512
-    told = predict_table(frame, "h200")
-    assert told["predicted_us"].iloc[0] == told["predicted_us"].iloc[1]
-    assert told.attrs["notes"][0] == "1 rows split K in parts that are not told and are left out"
-    assert told["disposition"].tolist() == ["ok", "ok", "split_untold"]
+    found = predict_table(frame, "h200")
+    assert found["predicted_us"].iloc[0] == found["predicted_us"].iloc[1]
+    assert found.attrs["notes"][0] == "1 rows split K in parts that are not told and are left out"
+    assert found["disposition"].tolist() == ["ok", "ok", "split_untold"]
 
 
 def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
@@ -147,10 +147,10 @@ def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
     frame = frame.assign(m=500, n=1000, cta_m=128, cta_n=128, cluster_m=1, cluster_n=2)
     # 4 x 8 tiles: three times as many CTAs, a persistent grid, and no grid.
     frame["grid"] = ["(8, 12, 1)", "(2, 66, 1)", None]
-    told = predict_table(frame, "h200")
-    assert told["split_k"].tolist() == ["3", "", ""]
-    assert told["predicted_us"].notna().tolist() == [True, False, False]
-    assert told.attrs["notes"][0] == "2 rows split K in parts that are not told and are left out"
+    found = predict_table(frame, "h200")
+    assert found["split_k"].tolist() == ["3", "", ""]
+    assert found["predicted_us"].notna().tolist() == [True, False, False]
+    assert found.attrs["notes"][0] == "2 rows split K in parts that are not told and are left out"
 
 
 def test_every_function_takes_a_gpu_by_name_path_and_description():

@@ -104,7 +104,7 @@ class OneSentenceParser(argparse.ArgumentParser):
             ):  # argparse holds its default against choices
                 continue
             self._defaults_apart[action.dest] = action.default
-            if _is_told(action):
+            if _is_shown(action):
                 action.help = f"{action.help or ''} (default: %(default)s)".lstrip().replace(
                     "%(default)s", str(action.default)
                 )
@@ -140,7 +140,7 @@ class OneSentenceParser(argparse.ArgumentParser):
         return args
 
 
-def _is_told(action: argparse.Action) -> bool:
+def _is_shown(action: argparse.Action) -> bool:
     """Whether the help should add the default: where there is one, and the words do not tell it."""
     if action.help == argparse.SUPPRESS or "default" in (action.help or ""):
         return False
@@ -257,8 +257,8 @@ def _prepare_streams() -> None:
 
 def _fail(sentence: str, exit_code: int) -> int:
     # A text from a file or the command line may hold anything: half a character, thousands of digits.
-    told = _LONG_WORD.sub(lambda word: f"{word[0][:40]}... ({len(word[0])} characters)", sentence)
-    print(told.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    shortened = _LONG_WORD.sub(lambda word: f"{word[0][:40]}... ({len(word[0])} characters)", sentence)
+    print(shortened.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     return exit_code
 
 

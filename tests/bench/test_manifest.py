@@ -29,13 +29,13 @@ def test_rows_and_checksum_are_those_of_the_file(name):
     assert hashlib.sha256(content).hexdigest() == TABLES[name]["sha256"]
     header, *lines = (gzip.decompress(content) if name.endswith(".gz") else content).decode().splitlines()
     # No field holds a line break. Columns campaign and role come first where there are several campaigns.
-    told = {each: (found["role"], found["rows"]) for each, found in TABLES[name]["campaigns"].items()}
-    assert {role for role, _ in told.values()} <= set(ROLES)
+    answer = {each: (found["role"], found["rows"]) for each, found in TABLES[name]["campaigns"].items()}
+    assert {role for role, _ in answer.values()} <= set(ROLES)
     if header.startswith("campaign,role,"):
         found = Counter(tuple(line.split(",", 2)[:2]) for line in lines)
-        assert {each: (role, rows) for (each, role), rows in found.items()} == told
+        assert {each: (role, rows) for (each, role), rows in found.items()} == answer
     else:
-        ((_, rows),) = told.values()
+        ((_, rows),) = answer.values()
         assert sum(not line.startswith("#") for line in lines) == rows
 
 

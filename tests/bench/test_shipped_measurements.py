@@ -95,9 +95,9 @@ def test_short_kernels_of_two_hosts_differ_by_what_an_empty_kernel_reads():
         other = table(name).astype(dict.fromkeys(times, float))
         pairs = other.merge(burst[burst["runtime_us"] <= 10], on=keys, suffixes=("", "_burst"))
         slower_us = pairs["runtime_us"] - pairs["runtime_us_burst"]
-        told_us = pairs["empty_kernel_us"] - pairs["empty_kernel_us_burst"]
+        given_us = pairs["empty_kernel_us"] - pairs["empty_kernel_us_burst"]
         assert len(pairs) >= 150
-        assert abs(slower_us.median() - told_us.median()) < 0.15
+        assert abs(slower_us.median() - given_us.median()) < 0.15
         if name != "host_of_four":
             assert slower_us.median() < -0.5
 

@@ -269,8 +269,8 @@ def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
     sizes, stores = [], []
     for name, program in (("plain", plain), ("all", all_ranges), ("waits", COMPILES_WITH_WAITS)):
         # What the tracer sets, so that ranges are left in.
-        told = {"QUACK_CACHE_DIR": str(tmp_path / name), "CUTE_DSL_COMPILER_OPT": "iket"}
-        subprocess.run([sys.executable, "-c", program], env={**os.environ, **told}, check=True)
+        env = {"QUACK_CACHE_DIR": str(tmp_path / name), "CUTE_DSL_COMPILER_OPT": "iket"}
+        subprocess.run([sys.executable, "-c", program], env={**os.environ, **env}, check=True)
         (kernel,) = (tmp_path / name).rglob("*.o")
         sizes.append(kernel.stat().st_size)
         stores.append(b"epi_store_issue" in kernel.read_bytes())

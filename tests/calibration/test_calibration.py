@@ -353,12 +353,12 @@ def test_an_interruption_ends_all_rate_classes(tmp_path):
         family="quack", donor=load_calibration(calibration_file(tmp_path / "donor.yaml")),
         free=("tensor.efficiency",), with_residual=False,
     )  # fmt: skip
-    before, told_later = set(threading.enumerate()), []
+    before, later = set(threading.enumerate()), []
     ended = threading.Event()
 
     def interrupted(step, _done, _total):
         if ended.is_set():
-            told_later.append(step)
+            later.append(step)
             time.sleep(0.2)
         elif step == "fp16: shape held out":
             ended.set()
@@ -368,7 +368,7 @@ def test_an_interruption_ends_all_rate_classes(tmp_path):
         calibrate([table], H200, choices, progress=interrupted, run_all=lambda call, jobs: map(call, jobs))
     for thread in set(threading.enumerate()) - before:
         thread.join(60.0)
-    assert len(told_later) < 3
+    assert len(later) < 3
 
 
 def test_folds_in_two_processes_say_what_one_says(monkeypatch):

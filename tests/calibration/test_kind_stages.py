@@ -40,19 +40,22 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     wrong |= {"grouped.tile_clk": 1200.0, "grouped.start_us": 3.0}
     start = {kind: numbers(wrong) for kind in ("fp16", "fp8")}
     free = ("tensor.efficiency", *(name for name in VALUES if name.startswith(("fused_", "grouped."))))
-    untold = ("sigmoid_clk", "gate_clk", "source_clk")
-    free = tuple(name for name in free if name.partition(".")[2] not in untold)
+    unknown = ("sigmoid_clk", "gate_clk", "source_clk")
+    free = tuple(name for name in free if name.partition(".")[2] not in unknown)
     choices = Choices(
         family="quack", donor=calibration(numbers=start), free=free, with_residual=False, shapes_only=True
     )
-    told = []
+    answer = []
     found = calibrate(
-        [tmp_path / "rows.csv"], H200, choices, progress=lambda _step, done, total: told.append((done, total))
+        [tmp_path / "rows.csv"],
+        H200,
+        choices,
+        progress=lambda _step, done, total: answer.append((done, total)),
     )
     # The fit to all plain rows and its eight folds, and as many of each of the two stages.
-    assert told[0] == (0, 3 * (1 + 8))
-    assert 1 + 8 < told[-1][0] <= told[-1][1] == 3 * (1 + 8)
-    assert told == sorted(told)
+    assert answer[0] == (0, 3 * (1 + 8))
+    assert 1 + 8 < answer[-1][0] <= answer[-1][1] == 3 * (1 + 8)
+    assert answer == sorted(answer)
     values = found.calibration.numbers["fp16"].values()
     for name in ("tangent_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
         assert values[f"fused_epilogue.{name}"] == pytest.approx(VALUES[f"fused_epilogue.{name}"], rel=0.1), (

@@ -108,7 +108,7 @@ def test_outputs_are_tested_before_the_tables_are_read(tmp_path, option, place, 
     assert cli.main(["calibrate", *words, option, str(tmp_path / place)]) == 2
     error = capsys.readouterr().err
     assert "nowhere.csv" not in error
-    assert any(told in error for told in ("named for two outputs", "cannot be written", "ends in .html"))
+    assert any(words in error for words in ("named for two outputs", "cannot be written", "ends in .html"))
 
 
 @pytest.mark.parametrize("words", [(), ("--quick", "--input", "rows.csv")])

@@ -59,11 +59,11 @@ def taken(wide_takes):
 
 
 def test_the_share_is_the_slope_of_the_error_over_what_was_told():
-    told = np.array([0.02, -0.04, 0.0])
+    correction = np.array([0.02, -0.04, 0.0])
     # Errors of 0.01, -0.03 and 0.5: (0.0002 + 0.0012) / (0.0004 + 0.0016) = 0.7.
-    assert borne_out(np.array([0.01, -0.03, 0.5]), told) == pytest.approx(0.7)
-    assert borne_out(3.0 * told, told) == 1.0
-    assert borne_out(-told, told) == 0.0
+    assert borne_out(np.array([0.01, -0.03, 0.5]), correction) == pytest.approx(0.7)
+    assert borne_out(3.0 * correction, correction) == 1.0
+    assert borne_out(-correction, correction) == 0.0
     assert borne_out(np.ones(3), np.zeros(3)) == 0.0
 
 

@@ -46,9 +46,9 @@ def test_each_choice_says_its_family():
 def test_why_not_finds_a_kernel_of_a_named_family():
     problem = GemmProblem.of(4096, 4096, 4096)
     alone_us = ALONE["triton"].why_not(problem, "128x128,swizzle=8").partition(": ")[2].partition(" us")[0]
-    told = ANY.why_not(problem, "128x128,swizzle=8,kernel=triton")
-    assert f": {alone_us} us" in told
-    assert "kernel=triton" in told
+    found = ANY.why_not(problem, "128x128,swizzle=8,kernel=triton")
+    assert f": {alone_us} us" in found
+    assert "kernel=triton" in found
     assert (
         ALONE["triton"]
         .why_not(problem, "128x128,kernel=quack")
@@ -76,12 +76,12 @@ def test_a_table_takes_the_fastest_family_of_each_row():
 
 
 def test_a_table_is_ranked_in_parts_that_end_soon():
-    told = []
-    rank_table(pd.DataFrame({"m": range(1, 41), "n": 512, "k": 512}), ANY, told.append)
-    assert sum(told) == 40
+    found = []
+    rank_table(pd.DataFrame({"m": range(1, 41), "n": 512, "k": 512}), ANY, found.append)
+    assert sum(found) == 40
     # An interruption waits for the parts under way: of at most 2^17 kernels, of all families together.
     kernels = sum(space.kernels for space in ANY.spaces(GemmProblem.of(1, 512, 512)))
-    assert max(told) * kernels <= 131072
+    assert max(found) * kernels <= 131072
 
 
 def test_a_table_against_a_family():
@@ -98,7 +98,7 @@ def test_a_portfolio_takes_kernels_of_several_families():
     problems = [GemmProblem.of(*sizes) for sizes in SHAPES]
     found = choose_portfolio(problems, ANY, len(problems))
     best = [ANY.predictions(problem) for problem in problems]
-    fastest = [min(float(told.runtime_us.min()) for _, _, told in of_problem) for of_problem in best]
+    fastest = [min(float(answer.runtime_us.min()) for _, _, answer in of_problem) for of_problem in best]
     assert found.time_us.tolist() == pytest.approx(fastest)
     assert found.mean_loss == pytest.approx(0.0)
 

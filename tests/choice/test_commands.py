@@ -42,8 +42,8 @@ def test_why_not_and_emit(gemm_model):
 
 def test_rank_across_families_against_one(gemm_model):
     sizes = ("--m", 64, "--n", 7168, "--k", 2048)
-    told = gemm_model("rank", *sizes, "--family", "any", "--against", "triton", "--format", "json").out
-    result = json.loads(told)["result"]
+    found = gemm_model("rank", *sizes, "--family", "any", "--against", "triton", "--format", "json").out
+    result = json.loads(found)["result"]
     assert result["against"]["kernel"] == "triton"
     triton_us = result["against"]["predicted_us"]
     for choice in result["choices"]:

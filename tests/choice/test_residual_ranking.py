@@ -118,12 +118,12 @@ def test_a_choice_is_predicted_like_the_same_kernel_alone(options):
     for choice in (*ranking.choices, ranking.runner_up):
         same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
         alone = predict(same, choice.candidate.config, "h200", DEFAULT_MODEL, options=options)
-        told = choice.prediction
-        assert told.runtime_us == pytest.approx(alone.runtime_us, rel=1e-9)
-        assert told.phases_us == pytest.approx(alone.phases_us, rel=1e-9)
-        assert told.details == pytest.approx(alone.details, rel=1e-9)
-        assert told.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
-        assert (told.limiter, told.error_band) == (alone.limiter, alone.error_band)
+        found = choice.prediction
+        assert found.runtime_us == pytest.approx(alone.runtime_us, rel=1e-9)
+        assert found.phases_us == pytest.approx(alone.phases_us, rel=1e-9)
+        assert found.details == pytest.approx(alone.details, rel=1e-9)
+        assert found.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
+        assert (found.limiter, found.error_band) == (alone.limiter, alone.error_band)
 
 
 def test_the_best_is_not_told_why_it_did_not_win(corrected):
@@ -139,8 +139,8 @@ def test_a_table_takes_kernels_by_their_corrected_times(corrected, loaded):
     losses = []
     for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
         same = transposed(problem) if row.swap_ab else problem
-        told = predict(same, config_of(row), "h200", DEFAULT_MODEL, options=loaded)
-        assert told.runtime_us == pytest.approx(row.predicted_us)
+        found = predict(same, config_of(row), "h200", DEFAULT_MODEL, options=loaded)
+        assert found.runtime_us == pytest.approx(row.predicted_us)
         best = corrected.rank(problem, 1).best.prediction.runtime_us
         losses.append(row.predicted_us / best - 1.0)
     assert min(losses) >= -1e-9

@@ -235,9 +235,9 @@ def test_kernels_have_the_times_of_their_fastest_candidates(family, model, probl
         assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
         assert (candidates[kernels.orders + np.arange(len(positions)) * orders] == kernels.candidates).all()
         some = np.array([0, len(positions) // 2, len(positions) - 1])
-        told = kernels.predictions(some)
+        found = kernels.predictions(some)
         for row, candidate in enumerate(some * orders + kernels.orders[some]):
-            assert told.row(row) == prediction.row(candidate)
+            assert found.row(row) == prediction.row(candidate)
 
 
 def split_kernel(m, n, k, *, cluster=(1, 1), split_k=2):

@@ -1,4 +1,4 @@
-"""Which kernels count as tied, and which choices as one: by hand, without a model."""
+"""Which kernels are tied, and which choices as one: by hand, without a model."""
 
 from dataclasses import dataclass
 
@@ -53,8 +53,8 @@ class Kernels:
 def test_kernels_within_the_band_of_the_fastest_are_tied():
     found = _fastest_of([Kernels([10.6, 10.3]), Kernels([10.0, 10.5, 12.0])], 3)
     # In the order of both lists: 10.0, 10.3 and 10.5 us; 10.5 is the last within 5 % of the first.
-    assert [place for place, _ in found.told] == [0, 10, 10, 10]
-    assert [told.runtime_us for _, told in found.told] == [10.0, 10.3, 10.5, 10.3]
+    assert [place for place, _ in found.chosen] == [0, 10, 10, 10]
+    assert [prediction.runtime_us for _, prediction in found.chosen] == [10.0, 10.3, 10.5, 10.3]
     assert found.tied_us == pytest.approx(10.5)
     assert (found.kernel_us <= found.tied_us).sum() == 3
     assert found.ties.tolist() == [1, 1, 1]
@@ -94,22 +94,22 @@ def choice(place, time_us, swap_ab, tile=(128, 256), cluster=(2, 1), **config):
     return Choice(rank=place, candidate=candidate, prediction=prediction(time_us), tie_group=1)
 
 
-def told(choices, count=8):
+def kept(choices, count=8):
     return [(kept.rank, with_twin) for kept, with_twin in without_twins(choices, count)]
 
 
 def test_of_twins_that_take_as_long_the_unswapped_stays():
-    assert told([choice(1, 10.0, True), choice(2, 10.0, False)]) == [(2, True)]
-    assert told([choice(1, 10.0, False), choice(2, 10.0, True)]) == [(1, True)]
+    assert kept([choice(1, 10.0, True), choice(2, 10.0, False)]) == [(2, True)]
+    assert kept([choice(1, 10.0, False), choice(2, 10.0, True)]) == [(1, True)]
     # 0.05 % more: still one choice, told by the faster one.
-    assert told([choice(1, 10.0, True), choice(2, 10.005, False)]) == [(1, True)]
+    assert kept([choice(1, 10.0, True), choice(2, 10.005, False)]) == [(1, True)]
 
 
 def test_a_twin_may_have_its_tile_and_cluster_mirrored():
     mirrored = choice(2, 10.0, True, tile=(256, 128), cluster=(1, 2))
-    assert told([choice(1, 10.0, False), mirrored]) == [(1, True)]
+    assert kept([choice(1, 10.0, False), mirrored]) == [(1, True)]
     turned = choice(2, 10.0, True, tile=(256, 128), cluster=(2, 1))
-    assert told([choice(1, 10.0, False), turned]) == [(1, False), (2, False)]
+    assert kept([choice(1, 10.0, False), turned]) == [(1, False), (2, False)]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_a_twin_may_have_its_tile_and_cluster_mirrored():
 )
 def test_other_kernels_are_no_twins(other):
     """Both unswapped; 0.2 % slower; another schedule, split, ring or tile."""
-    assert told([choice(1, 10.0, False), other]) == [(1, False), (2, False)]
+    assert kept([choice(1, 10.0, False), other]) == [(1, False), (2, False)]
 
 
 def test_twins_are_looked_for_beyond_the_choices_that_are_kept():
     others = [choice(1, 10.0, False), choice(2, 11.0, False, tile=(64, 64)), choice(3, 10.0, True)]
-    assert told(others, 1) == [(1, True)]
+    assert kept(others, 1) == [(1, True)]

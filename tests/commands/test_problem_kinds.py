@@ -101,11 +101,11 @@ def test_routings_have_an_expected_time(gemm_model):
 def test_without_a_tile_the_first_of_rank_is_explained_and_explored(gemm_model, tmp_path, words):
     ranked = result_of(gemm_model, "rank", *words, "--top", 1)
     best = ranked["choices"][0]
-    told = result_of(gemm_model, "explain", *words)
+    found = result_of(gemm_model, "explain", *words)
     predicted = pytest.approx(best["prediction"]["predicted_us"])
-    assert told["prediction"]["predicted_us"] == predicted
-    assert told["kernel"]["kernel"] == best["kernel"]
-    assert told.get("expected", {}).get("expected_us", 0) == pytest.approx(best.get("expected_us", 0))
+    assert found["prediction"]["predicted_us"] == predicted
+    assert found["kernel"]["kernel"] == best["kernel"]
+    assert found.get("expected", {}).get("expected_us", 0) == pytest.approx(best.get("expected_us", 0))
     explored = result_of(gemm_model, "explore", *words, "--html", tmp_path / "page.html")
     assert explored["problem"] == ranked["problem"]
 
@@ -117,7 +117,7 @@ def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
 
 
 @pytest.mark.parametrize(
-    ("conv", "told"),
+    ("conv", "said"),
     [
         # A kernel of its own for a channel a group takes less than tiles of 64 would.
         (
@@ -131,10 +131,10 @@ def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
         ("fprop n=8 c=30 h=56 w=56 k=30 r=3 s=3 pad=1", "longer; its matrices are padded in kernels beside"),
     ],
 )
-def test_rank_tells_what_a_library_picks_instead(gemm_model, conv, told):
+def test_rank_tells_what_a_library_picks_instead(gemm_model, conv, said):
     outcome = gemm_model("rank", "--conv", conv, "--family", "cudnn", "--top", 1)
     (note,) = [line for line in outcome.err.splitlines() if "picks by itself" in line]
-    assert told in note
+    assert said in note
 
 
 def test_rank_tells_a_pick_that_takes_less(gemm_model):

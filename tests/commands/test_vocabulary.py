@@ -39,8 +39,8 @@ def test_help_tells_defaults_and_two_examples_that_parse(verb):
             and action.nargs != 0
             and not action.required
         ):
-            told = "default" in (action.help or "") or action.dest in UNSET
-            assert told, action.option_strings
+            has_default = "default" in (action.help or "") or action.dest in UNSET
+            assert has_default, action.option_strings
 
 
 UNSET = {

@@ -30,12 +30,12 @@ def test_every_file_is_a_room_and_every_number_says_where_it_comes_from():
 
 
 def test_what_a_description_does_not_say_is_the_h200_s():
-    told = yaml.safe_load((NUMBERS_DIR.parent / "gpu" / "h200.yaml").read_text())
+    h200 = yaml.safe_load((NUMBERS_DIR.parent / "gpu" / "h200.yaml").read_text())
     assumed = {name: value for name, value in asdict(assumed_numbers()).items() if "_interval" not in name}
-    assert assumed.pop("idle_power_share") == round(told["idle_power_w"] / told["power_cap_w"], 3)
+    assert assumed.pop("idle_power_share") == round(h200["idle_power_w"] / h200["power_cap_w"], 3)
     # What tensor loads gain over bulk loads is assumed of the H200 too.
     assert assumed.pop("tensor_load_gain") == 1.26
-    assert assumed == {name: told[name] for name in assumed}
+    assert assumed == {name: h200[name] for name in assumed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

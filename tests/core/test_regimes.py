@@ -23,6 +23,6 @@ def test_an_unknown_regime_is_refused():
 
 def test_the_command_takes_it_too(gemm_model):
     words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x256", "--format", "json")
-    told = [gemm_model(*words, "--regime", regime) for regime in ("kernel-only", "counters")]
-    assert told[0].out == told[1].out
-    assert '"predicted_us"' in told[0].out
+    found = [gemm_model(*words, "--regime", regime) for regime in ("kernel-only", "counters")]
+    assert found[0].out == found[1].out
+    assert '"predicted_us"' in found[0].out

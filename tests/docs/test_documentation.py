@@ -112,8 +112,10 @@ def test_the_ranking_that_the_readme_shows_is_todays(capsys):
     today = capsys.readouterr().out.splitlines()
     assert today[0] == head
     column = head.split().index("predicted_us")
-    told, found = ([float(row.split()[column]) for row in rows if row.strip()] for rows in (shown, today[1:]))
-    assert told == pytest.approx(found, rel=0.01)
+    printed, found = (
+        [float(row.split()[column]) for row in rows if row.strip()] for rows in (shown, today[1:])
+    )
+    assert printed == pytest.approx(found, rel=0.01)
 
 
 @pytest.mark.parametrize("page", documents(), ids=name_of)

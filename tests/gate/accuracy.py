@@ -1,7 +1,7 @@
 """Accuracy of the shipped calibration on the shipped tables, by table, type, and with or without residual.
 
 `make golden` records the figures; the gate compares with what was recorded, so that neither damage nor gain
-goes unnoticed. Rows that the calibration was fitted to count as well: this is no judgement of the model.
+goes unnoticed. Rows that the calibration was fitted to are included: this is no judgement of the model.
 """
 
 from __future__ import annotations

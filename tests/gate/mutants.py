@@ -169,8 +169,8 @@ def main() -> int:
     found = verdicts()
     for each in found:
         if not each.refused and not each.figures:
-            told = "not noticed" if not each.noticed else f"{each.kernels} values of the golden table alone"
-            print(f"{each.number} x {each.factor}: {told}  {REASONS.get(each.number, '')}".rstrip())
+            answer = "not noticed" if not each.noticed else f"{each.kernels} values of the golden table alone"
+            print(f"{each.number} x {each.factor}: {answer}  {REASONS.get(each.number, '')}".rstrip())
     noticed = sum(each.noticed for each in found)
     print(f"{noticed} of {len(found)} mutants noticed ({noticed / len(found):.1%})")
     unexplained = {each.number for each in found if not each.noticed} - REASONS.keys()

@@ -41,13 +41,13 @@ def _span(figures, digits=1):
 def test_the_readme_has_the_figures_of_the_pages():
     readme, page = README.read_text(), PAGE.read_text()
     for name in ("QuACK", "cuBLAS", "CUTLASS", "Triton"):
-        (told,) = re.findall(rf"^\| {name} \| GEMM [^|]*\| ([^|]*) \| ([^|]*)\|", readme, re.MULTILINE)
+        (row,) = re.findall(rf"^\| {name} \| GEMM [^|]*\| ([^|]*) \| ([^|]*)\|", readme, re.MULTILINE)
         family = name.lower()
         lines = [rf"{gpu} {family} \w+ burst \| residual \| \d+ \| ([\d.]+)%" for gpu in ("h200", "h100")]
         h200, h100 = (re.findall(line, page) for line in lines)
         borrowed = re.findall(rf"h100_sxm \w+ {family} \| held out \|[^|]*\| ([^|]*) \|", page)
         h100 += [each for found in borrowed for each in found.split(", ")]
-        assert [re.findall(r"[\d.]+", cell) for cell in told] == [_span(h200), _span(h100)], name
+        assert [re.findall(r"[\d.]+", cell) for cell in row] == [_span(h200), _span(h100)], name
     others = re.findall(
         r"^\| (?!h\d)\w+ \|.* (\d+\.\d) % \([\d.]+\) \|$", OTHER_CARDS.read_text(), re.MULTILINE
     )

@@ -147,7 +147,7 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "said"),
     [
         (("--gpu", "no_such"), "unknown GPU"),
         (("--memory-gib", "0"), "--memory-gib is 0.0"),
@@ -155,7 +155,7 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
         (("--model", "nowhere.json"), "nowhere.json: cannot be read"),
     ],
 )
-def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(tmp_path, capsys, more, told):
+def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(tmp_path, capsys, more, said):
     assert emit(tmp_path, *more) == 2
-    assert told in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -183,8 +183,8 @@ def test_one_variable_installs_the_choices_as_torch_is_imported(asked, confirm, 
     path = os.pathsep.join((str(tmp_path), *sys.path))
     words = "import torch; print(torch._inductor.config.inductor_choices_class)"
     environment = {**os.environ, "PYTHONPATH": path, inductor_autoload.VARIABLE: asked}
-    told = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)
-    assert f"gpu='h200', confirm={confirm}" in told.stdout, told.stderr
+    found = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)
+    assert f"gpu='h200', confirm={confirm}" in found.stdout, found.stderr
 
 
 @pytest.mark.parametrize("asked", ["no_such_gpu", "h200,confirm", "h200,confirm=0"])

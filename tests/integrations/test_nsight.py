@@ -124,15 +124,15 @@ def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):
     text = gemm_model(*words)
     assert text.code == 0, text.err
     assert "COUNTED BESIDE PREDICTED" in text.out
-    told = json.loads(gemm_model(*words, "--format", "json").out)
-    assert told["result"]["kernel_name"] == NVJET
-    assert {row["what"] for row in told["rows"]} >= {"duration_us", "dram_read_bytes", "sm_clk_mhz"}
+    found = json.loads(gemm_model(*words, "--format", "json").out)
+    assert found["result"]["kernel_name"] == NVJET
+    assert {row["what"] for row in found["rows"]} >= {"duration_us", "dram_read_bytes", "sm_clk_mhz"}
 
 
 def test_the_command_compares_two_kernels_and_two_cards(gemm_model):
     words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128", "--against")
     for against in ("128x256,cluster=2x1,kernel=cutlass", "h100_sxm"):
-        told = json.loads(gemm_model(*words, against, "--format", "json").out)
+        found = json.loads(gemm_model(*words, against, "--format", "json").out)
         for by in ("setting", "resource"):
-            added = sum(row["added_us"] for row in told["rows"] if row["by"] == by)
-            assert added == pytest.approx(told["result"]["difference_us"])
+            added = sum(row["added_us"] for row in found["rows"] if row["by"] == by)
+            assert added == pytest.approx(found["result"]["difference_us"])

@@ -27,8 +27,8 @@ TRACE = "Start (ns),Duration (us),CorrId,Name\n"
 
 def operator(number, name, *inputs):
     """An operator whose inputs are (sizes, type, strides)."""
-    told = dict(zip(("Input Dims", "Input type", "Input Strides"), zip(*inputs, strict=True), strict=True))
-    return {"cat": "cpu_op", "name": name, "args": {**told, "External id": number}}
+    columns = dict(zip(("Input Dims", "Input type", "Input Strides"), zip(*inputs, strict=True), strict=True))
+    return {"cat": "cpu_op", "name": name, "args": {**columns, "External id": number}}
 
 
 def kernel(number, name, time_us, *, by_call=False):
@@ -139,10 +139,10 @@ def test_other_files_are_refused_in_one_sentence(tmp_path, content, sentence):
 
 def test_the_command_sorts_by_lost_time_and_counts_what_it_cannot_tell(gemm_model, tmp_path):
     path = program(tmp_path / "a.json", "NVIDIA H100 80GB HBM3")
-    told = json.loads(gemm_model("explain", "--profile", path, "--format", "json").out)
-    assert (told["gpu"], told["result"]) == ("h100_sxm", {"total_us": 596.5, "untold_us": 2.5})
-    assert [row["calls"] for row in told["rows"]] == [2, 1]
-    assert told["notes"] == ["1 launches of 1 other kernels, 2.5 us of 596.5 us: their names tell no GEMM"]
+    answer = json.loads(gemm_model("explain", "--profile", path, "--format", "json").out)
+    assert (answer["gpu"], answer["result"]) == ("h100_sxm", {"total_us": 596.5, "untold_us": 2.5})
+    assert [row["calls"] for row in answer["rows"]] == [2, 1]
+    assert answer["notes"] == ["1 launches of 1 other kernels, 2.5 us of 596.5 us: their names tell no GEMM"]
     for file, words, sentence in (
         (tmp_path / "none", (), "No such file"),
         (path, ("--cta", "128x128"), "--cta has no effect with --profile"),

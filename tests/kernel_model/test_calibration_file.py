@@ -36,11 +36,11 @@ def test_a_file_gives_back_what_was_written(tmp_path):
     assert found.name == "h200:quack"
     assert found.fitted == {"launch.kernel_us"}
     assert found.fingerprint() == written.fingerprint()
-    told = as_mapping(found)["numbers"]
-    assert told["launch.kernel_us"]["value"] == 3.0
-    assert told["launch.kernel_us"]["interval"] == 0.05
-    assert told["launch.full_grid_us"]["value"] == 0.4
-    assert "interval" not in told["launch.full_grid_us"]
+    answer = as_mapping(found)["numbers"]
+    assert answer["launch.kernel_us"]["value"] == 3.0
+    assert answer["launch.kernel_us"]["interval"] == 0.05
+    assert answer["launch.full_grid_us"]["value"] == 0.4
+    assert "interval" not in answer["launch.full_grid_us"]
 
 
 def test_any_other_value_gives_another_fingerprint():
@@ -130,19 +130,19 @@ def test_what_is_known_of_a_family_may_hold_for_some_rate_classes():
 
 def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     """3 us at the H200's 1980 MHz are 5940 clocks: 4.569 us at 1300 MHz, 3 us on a card of the same clock."""
-    told = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}
-    donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers(told)})
+    found = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}
+    donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers(found)})
     family = family_of("quack", H200)
     locked = donor.numbers_on(load_gpu("b200"), "fp16", family)
     assert locked.launch.kernel_us == pytest.approx(4.569, abs=1e-3)
     assert locked.chain.gap_us == pytest.approx(1.523, abs=1e-3)
     # Waits for DRAM pass in ns, and what events add is the host's.
     assert (locked.chain.cold_us, locked.first_loads.ramp_us) == (0.7, 0.9)
-    assert locked.launch.events_us == numbers(told).launch.events_us
+    assert locked.launch.events_us == numbers(found).launch.events_us
     for same in ("h100_sxm", "h200"):
-        assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(told)
+        assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(found)
     # Of a card that the package does not describe no clock is known.
-    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(told)
+    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(found)
 
 
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):

@@ -108,14 +108,14 @@ FELT = {
 
 @pytest.mark.parametrize("mechanism", [each.name for each in MECHANISMS])
 def test_every_mechanism_can_be_switched_off(mechanism):
-    told = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", **FELT.get(mechanism, {})}
-    gpu, regime = load_gpu(told.pop("gpu", "h200")), told.pop("regime", "burst")
-    kinds = {name: told.pop(name) for name in ("epilogue", "groups", "block_scaling") if name in told}
-    sizes = [told.pop(name) for name in ("m", "n", "k", "dtype")]
+    words = {"m": 4096, "n": 4096, "k": 4096, "dtype": "bf16", **FELT.get(mechanism, {})}
+    gpu, regime = load_gpu(words.pop("gpu", "h200")), words.pop("regime", "burst")
+    kinds = {name: words.pop(name) for name in ("epilogue", "groups", "block_scaling") if name in words}
+    sizes = [words.pop(name) for name in ("m", "n", "k", "dtype")]
     out = "e4m3" if mechanism == "scaled_outputs" else "bf16"
     world = World(
         problem=GemmProblem.of(*sizes, out, **kinds),
-        config=KernelConfig(**{"cta_m": 128, "cta_n": 256, **told}),
+        config=KernelConfig(**{"cta_m": 128, "cta_n": 256, **words}),
         gpu=gpu,
         options={"regime": regime},
     )
@@ -125,9 +125,9 @@ def test_every_mechanism_can_be_switched_off(mechanism):
 def test_the_limiter_is_the_same_everywhere():
     problem, gpu = GemmProblem.of(16, 7168, 2048), load_gpu("h200")
     config = KernelConfig(cta_m=128, cta_n=64)
-    told = explain(problem, config, gpu)
+    found = explain(problem, config, gpu)
     batch = KernelModel(gpu).predict_batch(batch_of([(problem, config)] * 3))
-    assert told.limiter == predict(problem, config, gpu).limiter == "FILL"
+    assert found.limiter == predict(problem, config, gpu).limiter == "FILL"
     assert {batch.limiter_names[code] for code in batch.limiter} == {"FILL"}
     best = rank(problem, gpu, 1).best
     own = swapped(problem) if best.candidate.swap_ab else problem
@@ -142,7 +142,7 @@ def test_slow_sums_are_added_by_the_mma_warps_and_not_by_tensor_cores():
 
 def test_a_decode_product_that_reads_its_weights_is_limited_by_dram():
     problem, config = GemmProblem.of(64, 16384, 8192), KernelConfig(cta_m=64, cta_n=128)
-    told = explain(problem, config, "h200", what_if=("dram x1.5",))
-    (faster,) = [each for each in told.what_if if each.change == "dram x1.5"]
-    assert told.limiter == "DRAM"
+    found = explain(problem, config, "h200", what_if=("dram x1.5",))
+    (faster,) = [each for each in found.what_if if each.change == "dram x1.5"]
+    assert found.limiter == "DRAM"
     assert faster.relative < 0.9

@@ -25,59 +25,59 @@ DECODE = GemmProblem.of(16, 7168, 2048)
     ],
 )
 def test_the_way_to_the_peak_adds_up(problem, kernel, residual):
-    told = explain(problem, KernelConfig(cta_m=128, **kernel), "h200", {"residual": residual})
-    assert sum(step.added_us for step in told.way_to_peak) == pytest.approx(told.prediction.runtime_us)
-    assert told.way_to_peak[0].added_us == pytest.approx(told.achieved["roofline_us"])
-    assert (told.way_to_peak[-1].name == "residual") == (residual == "auto")
-    assert sum(each.elasticity for each in told.mechanisms) == pytest.approx(1.0, abs=0.05)
+    found = explain(problem, KernelConfig(cta_m=128, **kernel), "h200", {"residual": residual})
+    assert sum(step.added_us for step in found.way_to_peak) == pytest.approx(found.prediction.runtime_us)
+    assert found.way_to_peak[0].added_us == pytest.approx(found.achieved["roofline_us"])
+    assert (found.way_to_peak[-1].name == "residual") == (residual == "auto")
+    assert sum(each.elasticity for each in found.mechanisms) == pytest.approx(1.0, abs=0.05)
 
 
 def test_speed_and_units_by_hand():
     config = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, kernel="quack")
-    told = explain(GemmProblem.of(4000, 4096, 4096), config, "h200", {"residual": "off"})
-    prediction, gpu = told.prediction, load_gpu("h200")
+    found = explain(GemmProblem.of(4000, 4096, 4096), config, "h200", {"residual": "off"})
+    prediction, gpu = found.prediction, load_gpu("h200")
     # 32 x 16 tiles, the last row of them not full; 4096 FLOP of each SM in a clock.
     clocks = prediction.runtime_us * prediction.details["sm_clk_mhz"]
-    assert told.busy["TENSOR"] == pytest.approx(2 * 4096**3 / (4096 * 132 * clocks))
-    assert told.achieved["tflop_per_s"] == pytest.approx(2 * 4000 * 4096**2 / prediction.runtime_us / 1e6)
-    assert {"peak of the tensor cores", "clock under load"} < {step.name for step in told.way_to_peak}
+    assert found.busy["TENSOR"] == pytest.approx(2 * 4096**3 / (4096 * 132 * clocks))
+    assert found.achieved["tflop_per_s"] == pytest.approx(2 * 4000 * 4096**2 / prediction.runtime_us / 1e6)
+    assert {"peak of the tensor cores", "clock under load"} < {step.name for step in found.way_to_peak}
     dram_us = prediction.bytes_by_level["dram"] / gpu.dram_bytes_per_us
-    assert told.busy["DRAM"] == pytest.approx(dram_us / prediction.runtime_us)
+    assert found.busy["DRAM"] == pytest.approx(dram_us / prediction.runtime_us)
     # L2's own rate, and 1.26 of it for tensor loads (gpu/h200.yaml), of which kernels reach 1.05.
     l2_us = prediction.bytes_by_level["l2"] / (8873e3 * 1.26 * 1.05)
-    assert told.busy["L2"] == pytest.approx(l2_us / prediction.runtime_us, rel=0.01)
+    assert found.busy["L2"] == pytest.approx(l2_us / prediction.runtime_us, rel=0.01)
 
 
 def test_empty_tile_rows_are_named_and_a_smaller_tile_is_the_advice():
-    told = explain(DECODE, KernelConfig(cta_m=128, cta_n=64), "h200")
-    assert told.limiter == "FILL"
-    assert told.advice[0].change == "tile 64x64"
+    found = explain(DECODE, KernelConfig(cta_m=128, cta_n=64), "h200")
+    assert found.limiter == "FILL"
+    assert found.advice[0].change == "tile 64x64"
     best = predict(DECODE, KernelConfig(cta_m=64, cta_n=64), "h200").runtime_us
-    assert told.advice[0].runtime_us == pytest.approx(best)
+    assert found.advice[0].runtime_us == pytest.approx(best)
 
 
 def test_questions_keep_the_residual_of_the_kernel_as_it_is():
     config, gpu = KernelConfig(cta_m=128, cta_n=256, cluster_m=2), load_gpu("h200")
-    told = explain(GemmProblem.of(4096, 4096, 4096), config, gpu, what_if=("l2_bytes x1",))
-    (same,) = [each for each in told.what_if if each.change == "l2_bytes x1"]
+    found = explain(GemmProblem.of(4096, 4096, 4096), config, gpu, what_if=("l2_bytes x1",))
+    (same,) = [each for each in found.what_if if each.change == "l2_bytes x1"]
     assert same.relative == pytest.approx(1.0)
-    assert all(each.relative <= 1.0 + 1e-9 for each in told.what_if)
+    assert all(each.relative <= 1.0 + 1e-9 for each in found.what_if)
 
 
 def test_empty_ctas_of_clusters_multiply_too_and_sms_without_one_do_not_count():
     config = KernelConfig(cta_m=64, cta_n=128, cluster_m=2, kernel="quack")
-    told = explain(GemmProblem.of(4, 1024, 8192), config, "h200", {"residual": "off"})
-    clocks = told.prediction.runtime_us * told.prediction.details["sm_clk_mhz"]
+    found = explain(GemmProblem.of(4, 1024, 8192), config, "h200", {"residual": "off"})
+    clocks = found.prediction.runtime_us * found.prediction.details["sm_clk_mhz"]
     # 8 clusters of two CTAs, the second of each without a row.
-    assert told.busy["TENSOR"] == pytest.approx(2 * 128 * 1024 * 8192 / (4096 * 16 * clocks))
+    assert found.busy["TENSOR"] == pytest.approx(2 * 128 * 1024 * 8192 / (4096 * 16 * clocks))
 
 
 def test_what_would_limit_next_within_five_percent_is_a_tie():
     problem, kernel = GemmProblem.of(8192, 4096, 4096), KernelConfig(cta_m=128, cta_n=128, cluster_m=2)
-    told = explain(problem, kernel, "h200")
-    shares = {each.name: each.elasticity for each in told.mechanisms}
+    found = explain(problem, kernel, "h200")
+    shares = {each.name: each.elasticity for each in found.mechanisms}
     assert shares["L2"] - shares.get("TENSOR", 0.0) > 0.1
-    assert set(told.ties) == {"L2", "TENSOR"}
+    assert set(found.ties) == {"L2", "TENSOR"}
     assert explain(problem, replace(kernel, cta_n=256), "h200").ties == ("TENSOR",)
 
 

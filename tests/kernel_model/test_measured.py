@@ -38,17 +38,17 @@ def test_intervals_move_the_resource_that_their_numbers_are_of():
     width = WORLD.intervals()[name]
     slower = WORLD.having({name: WORLD.composed().numbers.values()[name] + width})
     assert slower.composed_us() == pytest.approx(base_us + width)
-    told = {each.name: each.interval_us for each in beside_measured(WORLD, base_us).causes}
-    assert width <= told["LAUNCH"] < 0.02 * base_us
+    found = {each.name: each.interval_us for each in beside_measured(WORLD, base_us).causes}
+    assert width <= found["LAUNCH"] < 0.02 * base_us
 
 
 def test_the_command_says_whether_a_time_is_within_the_band(gemm_model):
     found = predict(WORLD.problem, WORLD.config, "h200")
     for factor, words in ((1.0, "within the band"), (1.0 + 2.0 * found.error_band, "beyond the band")):
         assert words in gemm_model(*WORDS, f"--against={factor * found.runtime_us:.6f}us").out.splitlines()[0]
-    told = json.loads(gemm_model(*WORDS, "--against=260us", "--format", "json").out)["result"]
-    assert told["difference_us"] == pytest.approx(260.0 - found.runtime_us)
-    assert told["in_band"] is False
+    answer = json.loads(gemm_model(*WORDS, "--against=260us", "--format", "json").out)["result"]
+    assert answer["difference_us"] == pytest.approx(260.0 - found.runtime_us)
+    assert answer["in_band"] is False
     for against, sentence in (("0us", "0us; expected a time above 0"), ("-5us", "'-5us'"), ("5ms", "'5ms'")):
         refused = gemm_model(*WORDS, f"--against={against}")
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)

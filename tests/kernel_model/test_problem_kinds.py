@@ -209,17 +209,17 @@ def test_only_kernels_of_cutlass_divide():
 
 
 def test_a_caveat_says_that_sums_are_taken_for_those_of_random_operands():
-    def told(without, epilogue, kernel="cutlass"):
+    def is_noted(without, epilogue, kernel="cutlass"):
         model = create_model("KernelModel", gm.load_gpu("h200"), {"without": without})
         problem = gm.GemmProblem.of(4096, 4096, 4096, epilogue=epilogue)
         config = gm.KernelConfig(kernel=kernel, cta_m=128, cta_n=128)
         found = model.predict_batch(batch_of([(problem, config)]))
         return any(caveat.startswith("slow_division") for caveat in found.caveats)
 
-    assert told([], "silu")
-    assert not told(["slow_division"], "silu")
-    assert not told([], "gelu")
-    assert not told([], "silu", "quack")
+    assert is_noted([], "silu")
+    assert not is_noted(["slow_division"], "silu")
+    assert not is_noted([], "gelu")
+    assert not is_noted([], "silu", "quack")
 
 
 def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
@@ -485,5 +485,5 @@ def test_a_family_that_cannot_says_which_one_can(problem, kernel, sentence):
 def test_channels_that_fill_no_row_of_16_bytes_are_padded_beside(words, dtype, padded, kernel):
     problem = gm.GemmProblem.of_conv(words, dtype)
     config = gm.rank(problem, "h200", family=kernel, top_k=1).best.candidate.config
-    told = gm.predict(problem, config, "h200").caveats
-    assert any("kernels beside that pad matrices are not in the time" in each for each in told) == padded
+    found = gm.predict(problem, config, "h200").caveats
+    assert any("kernels beside that pad matrices are not in the time" in each for each in found) == padded

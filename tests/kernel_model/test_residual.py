@@ -266,10 +266,10 @@ def test_scalar_is_table_and_both_stay_within_the_bounds(pairs, regime):
     batch = batch_of(pairs)
     table = model.predict_batch(batch)
     for index, pair in enumerate(pairs):
-        row, told = model.predict_row(numbers_of(*pair)), table.row(index)
-        assert row.runtime_us == pytest.approx(told.runtime_us, rel=1e-9)
-        assert row.phases_us == pytest.approx(told.phases_us, rel=1e-6, abs=1e-9)
-        assert row.error_band == told.error_band
+        row, found = model.predict_row(numbers_of(*pair)), table.row(index)
+        assert row.runtime_us == pytest.approx(found.runtime_us, rel=1e-9)
+        assert row.phases_us == pytest.approx(found.phases_us, rel=1e-6, abs=1e-9)
+        assert row.error_band == found.error_band
     assert sum(table.phases_us.values()) == pytest.approx(table.runtime_us)
     physical = KernelModel(H200, regime=regime, residual="off").predict_batch(batch).runtime_us
     assert (table.runtime_us >= SOLModel(H200).predict_batch(batch).runtime_us * (1 - 1e-9)).all()
@@ -312,10 +312,10 @@ def test_kernels_that_split_k_are_corrected_where_trees_have_seen_such(splits, f
     physical, found = (
         KernelModel(H200, residual=residual) for residual in ("off", str(tmp_path / "made.npz"))
     )
-    row, told = (model.predict_row(numbers_of(problem, config)) for model in (physical, found))
-    assert told.runtime_us / row.runtime_us == pytest.approx(factor, abs=1e-5)
+    row, answer = (model.predict_row(numbers_of(problem, config)) for model in (physical, found))
+    assert answer.runtime_us / row.runtime_us == pytest.approx(factor, abs=1e-5)
     both = found.predict_batch(batch_of([(problem, config), WIDE]))
-    assert both.runtime_us[0] == pytest.approx(told.runtime_us)
+    assert both.runtime_us[0] == pytest.approx(answer.runtime_us)
 
 
 @pytest.mark.parametrize("splits", ["fp16", ["bf16"], [1], {"fp16": True}, None])
@@ -428,11 +428,11 @@ def test_every_explanation_shows_its_share(residual_file, gemm_model):
         assert text.code == 0, text.err
         assert line in text.out
         assert "(+5.0%" in text.out
-        told = json.loads(gemm_model(command, *words, "--format", "json").out)
-        told = told["result"]
-        told = told.get("prediction", told)
-        assert told["phases_us"]["residual"] == pytest.approx(0.05 * physical_us, rel=1e-3)
-        assert told["residual_share"] == pytest.approx(0.05, rel=1e-3)
+        found = json.loads(gemm_model(command, *words, "--format", "json").out)
+        found = found["result"]
+        found = found.get("prediction", found)
+        assert found["phases_us"]["residual"] == pytest.approx(0.05 * physical_us, rel=1e-3)
+        assert found["residual_share"] == pytest.approx(0.05, rel=1e-3)
     off = gemm_model("explain", *words[:-1], "model_opts.residual=off")
     assert "residual" not in off.out
 
@@ -440,8 +440,10 @@ def test_every_explanation_shows_its_share(residual_file, gemm_model):
 def changed(path, tmp_path, about=None, **arrays):
     """The file at `path` with other values in `about` (None leaves one out) and other arrays (None too)."""
     values = {**dict(np.load(path)), **arrays}
-    told = {**json.loads(str(values.get("about"))), **(about or {})}
-    values["about"] = np.array(json.dumps({name: value for name, value in told.items() if value is not None}))
+    found = {**json.loads(str(values.get("about"))), **(about or {})}
+    values["about"] = np.array(
+        json.dumps({name: value for name, value in found.items() if value is not None})
+    )
     new = tmp_path / "changed.npz"
     np.savez(new, **{name: value for name, value in values.items() if value is not None})
     return new

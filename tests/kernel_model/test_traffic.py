@@ -36,12 +36,12 @@ def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
     gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
     # A of 24 MiB: half of it is there. B is not, so that first loads wait as ever.
     large = row((12288, 512, 1024), cta_m=128, cta_n=256)
-    cold, written = (moved(large, gpu=gpu, regime="graph", l2=told) for told in ("cold", "written"))
+    cold, written = (moved(large, gpu=gpu, regime="graph", l2=state) for state in ("cold", "written"))
     assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(12 * 2**20)
     assert written.from_dram == cold.from_dram == 1.0
     # Of 8 MiB all but 1/82.
     small = row((4096, 512, 1024), cta_m=128, cta_n=256)
-    cold, written = (moved(small, gpu=gpu, regime="graph", l2=told) for told in ("cold", "written"))
+    cold, written = (moved(small, gpu=gpu, regime="graph", l2=state) for state in ("cold", "written"))
     assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(8 * 2**20 * 81 / 82)
     # Where no counter told what L2 holds back, nothing is counted on.
     assert (

@@ -153,7 +153,7 @@ def test_check_and_mask_agree_over_many_configurations():
 @pytest.mark.parametrize("stages", [0, 4, 100])
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_what_says_nothing_of_the_kernel_changes_neither_resources_nor_validity(dtype, stages):
-    def told(*sizes, **call):
+    def answers(*sizes, **call):
         row = numbers_of(GemmProblem.of(*sizes, dtype), config(128, 192, stages=stages))
         for name, value in call.items():
             setattr(row, name, value)
@@ -164,10 +164,10 @@ def test_what_says_nothing_of_the_kernel_changes_neither_resources_nor_validity(
             return kernel_of(row), resources, refused.reason
         return kernel_of(row), resources, None
 
-    usual = told(4096, 4096, 4096)
+    usual = answers(4096, 4096, 4096)
     assert usual[0] == kernel_of(numbers_of(GemmProblem.of(1, 1, 1, dtype), config(128, 192, stages=stages)))
-    assert told(1, 8, 16) == told(2**40, 2**40, 2**40) == usual
-    assert told(64, 64, 64, batch=9.0, empty_kernel_us=4.0, footprint_bytes=1e9) == usual
+    assert answers(1, 8, 16) == answers(2**40, 2**40, 2**40) == usual
+    assert answers(64, 64, 64, batch=9.0, empty_kernel_us=4.0, footprint_bytes=1e9) == usual
     other = numbers_of(GemmProblem.of(4096, 4096, 4096, dtype), config(128, 160, stages=stages))
     assert kernel_of(other) != usual[0]
 

@@ -14,9 +14,9 @@ MOE = {
 }  # fmt: skip
 
 
-def config_file(folder, told=MOE):
+def config_file(folder, config=MOE):
     path = folder / "config.json"
-    path.write_text(json.dumps(told), encoding="utf-8")
+    path.write_text(json.dumps(config), encoding="utf-8")
     return path
 
 
@@ -81,14 +81,14 @@ def test_bad_words_are_refused_in_one_sentence(gemm_model, config, tmp_path, cha
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("config", "said"),
     [
         ({"model_type": "mystery"}, "no hidden_size or n_embd or d_model"),
         ({key: value for key, value in MOE.items() if "expert" not in key}, "expected a model with experts"),
     ],
 )
-def test_models_that_cannot_be_served_are_refused(gemm_model, tmp_path, told, said):
-    outcome = gemm_model(*words(config_file(tmp_path, told), tmp_path / "written"))
+def test_models_that_cannot_be_served_are_refused(gemm_model, tmp_path, config, said):
+    outcome = gemm_model(*words(config_file(tmp_path, config), tmp_path / "written"))
     assert outcome.code == 2
     assert said in outcome.err
 

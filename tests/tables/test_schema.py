@@ -164,8 +164,8 @@ CELLS = "4096,4096,4096,fp8,triton,128,128,1,1"
 
 def test_tritons_defaults_are_what_its_kernels_do():
     cells = dict(zip(KERNEL.split(","), CELLS.split(","), strict=True))
-    told = {"fast_accum": ["1", "", "1"], "stages": ["3", "", "4"], "in_dtype": ["fp8", "fp8", "bf16"]}
-    found = predict_table(pd.DataFrame({**cells, **told}), "h200")
+    given = {"fast_accum": ["1", "", "1"], "stages": ["3", "", "4"], "in_dtype": ["fp8", "fp8", "bf16"]}
+    found = predict_table(pd.DataFrame({**cells, **given}), "h200")
     assert found["predicted_us"][0] == found["predicted_us"][1]
     assert "1 rows of triton have fast_accum 1, as its kernels do" in found.attrs["notes"]
     with pytest.raises(InputError, match="row 0: slow fp8 sums; those of triton kernels on sm90 stay"):

@@ -64,10 +64,10 @@ def test_what_an_empty_kernel_reads_on_the_measuring_host():
     )
     rows[["cluster_m", "cluster_n"]] = 1
     assert (batch_from_frame(rows, needs_tile=True).empty_kernel_us == -1.0).all()
-    told = rows.assign(empty_kernel_us=["4.25", ""])
-    assert batch_from_frame(told, needs_tile=True).empty_kernel_us.tolist() == [4.25, -1.0]
+    found = rows.assign(empty_kernel_us=["4.25", ""])
+    assert batch_from_frame(found, needs_tile=True).empty_kernel_us.tolist() == [4.25, -1.0]
     off = {"residual": "off"}
-    times = [predict_table(frame, "h200", options=off)["predicted_us"].to_numpy() for frame in (told, rows)]
+    times = [predict_table(frame, "h200", options=off)["predicted_us"].to_numpy() for frame in (found, rows)]
     assert (times[0] - times[1]).tolist() == pytest.approx([4.25 - 3.5, 0.0])
     for bad in ("-1", "x", "1e9", "nan"):
         with pytest.raises(InputError, match="column empty_kernel_us: .* microseconds from 0 to 100"):
@@ -138,9 +138,9 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         *(
             (
                 HEAD.strip() + f",{name}\nbf16,64,64,1,1,1,1,1,,{word}\n",
-                f"line 2, column {name}: '{word}'; {told}",
+                f"line 2, column {name}: '{word}'; {said}",
             )
-            for name, word, told in (
+            for name, word, said in (
                 ("regime", "bursty", "expected one of burst, graph, sustained, counters, kernel-only"),
                 ("l2", "tepid", "expected one of cold, warm, written, rotated"),
                 ("sf_vec_size", "16", "expected 0, or a type in sf_dtype beside it"),

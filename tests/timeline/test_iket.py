@@ -188,8 +188,8 @@ def test_of_several_launches_each_phase_is_the_median(tmp_path):
     assert trace.info.overhead == pytest.approx(0.36)
     assert "phases are medians of 3 launches" in trace.info.remarks()[1]
     # 1.25 us without the tracer; without ranges the warps live 0.7 us, and 0.6 us are the launch.
-    told = replace(trace.info, unranged_us=0.7).remarks()
-    assert told[-1] == "traced less what ranges add, and 0.6 us of launch: 1.300 us, +4.0% of that"
+    found = replace(trace.info, unranged_us=0.7).remarks()
+    assert found[-1] == "traced less what ranges add, and 0.6 us of launch: 1.300 us, +4.0% of that"
     write_trace_table(trace, tmp_path / "t.csv.gz")
     assert phases_of(read_trace_table(tmp_path / "t.csv.gz")) == phases
 

@@ -250,8 +250,8 @@ def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
     # 16 k tiles through six stages: the last is asked for when the MMAs of the eleventh have ended.
     assert drawn.trace.info.stages == 6
     # And asking takes the port as long as it fetches 32 KB at 111 B/clk, about 0.17 us.
-    told_us = before["start_us"] + 11 * slot_us + 0.17
-    assert third.loc["the next tile", "end_us"] == pytest.approx(told_us, abs=0.02)
+    known_us = before["start_us"] + 11 * slot_us + 0.17
+    assert third.loc["the next tile", "end_us"] == pytest.approx(known_us, abs=0.02)
     assert third.loc["its turn at the tensor cores", "start_us"] == third.loc["the next tile", "end_us"]
     of_cutlass = timeline(*kernel, kernel="cutlass", regime="counters", residual="off")
     assert "the next tile" not in set(of_cutlass.trace.rows["detail"])

@@ -345,8 +345,8 @@ class AttentionModel:
         silicon = self._silicon or silicon_of(self.gpu, kinds.pop())
         found = self.predict_batch(batch_of(kernels, self.gpu), silicon, len(kernels))
         unpriced = [name for name in UNPRICED if any(getattr(problem, name) for problem, _ in kernels)]
-        told = tuple(f"{name} is not priced: predicted as without it" for name in unpriced)
-        return replace(found, caveats=(*found.caveats, *told))
+        more = tuple(f"{name} is not priced: predicted as without it" for name in unpriced)
+        return replace(found, caveats=(*found.caveats, *more))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon, kernels: int) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""

@@ -106,7 +106,7 @@ def convolution_sizes(conv: ConvProblem) -> tuple[int, int, int]:
 
 
 def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
-    """Shapes of A, B and the output, channels last: a gradient of the output counts as an operand."""
+    """Shapes of A, B and the output, channels last: a gradient of the output is an operand."""
     image = (conv.images, *conv.size, conv.channels)
     filters = (conv.filters, *conv.filter_size, conv.channels // conv.groups)
     pixels = (conv.images, *conv.output_size, conv.filters)

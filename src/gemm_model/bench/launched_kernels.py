@@ -80,7 +80,7 @@ def _of_the_last(kernels: Sequence[LaunchedKernel]) -> dict[str, Any]:
 
 
 def named_kernels(
-    launch: Launch, told: Callable[[Sequence[LaunchedKernel]], dict[str, Any]] = _of_the_last
+    launch: Launch, described: Callable[[Sequence[LaunchedKernel]], dict[str, Any]] = _of_the_last
 ) -> dict[str, Any]:
     """Table cells: the names of a call's kernels, and by default the grid of the last one, which multiplies."""
     try:
@@ -90,4 +90,4 @@ def named_kernels(
         return {"detail": f"its kernels cannot be named: {str(error).splitlines()[0]}"}
     if not kernels:
         return {"detail": "it launched no kernel"}
-    return {**told(kernels), "kernel_name": " + ".join(kernel.name for kernel in kernels)}
+    return {**described(kernels), "kernel_name": " + ".join(kernel.name for kernel in kernels)}

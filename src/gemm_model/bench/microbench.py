@@ -43,7 +43,7 @@ LOADS = 2000
 REST_S = 1.0
 """Idle time before a load [s]; clock and power; chosen."""
 LOAD_S = 0.7
-"""Length of a load before its clock and power count as settled [s]; clock and power; chosen."""
+"""Length of a load before its clock and power are settled [s]; clock and power; chosen."""
 
 
 class Microbenchmarks:

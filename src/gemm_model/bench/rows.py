@@ -150,10 +150,10 @@ class Row:
 
 def extra_columns(rows: Sequence[Row]) -> tuple[str, ...]:
     """The columns for kinds of problem among the rows, beside those of their regime."""
-    told = {name for row in rows for name in extras(row.problem)}
-    told |= {"paired"} if any(row.chain.paired for row in rows) else set()
+    used = {name for row in rows for name in extras(row.problem)}
+    used |= {"paired"} if any(row.chain.paired for row in rows) else set()
     columns = (EXTRA_COLUMNS, BATCH_COLUMNS, MASK_COLUMNS, PAIR_COLUMNS)
-    return tuple(name for some in columns if told.intersection(some) for name in some)
+    return tuple(name for some in columns if used.intersection(some) for name in some)
 
 
 def table_columns(rows: Sequence[Row]) -> tuple[str, ...]:

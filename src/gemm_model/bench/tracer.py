@@ -178,7 +178,7 @@ def _in_turn(
     }
     failed: list[BaseException] = []
     with ThreadPoolExecutor(len(commands)) as pool:
-        running = {part: pool.submit(_run, words, place, told) for part, (words, told) in commands.items()}
+        running = {part: pool.submit(_run, words, place, env) for part, (words, env) in commands.items()}
         for done in as_completed(running.values()):
             error = done.exception()
             if error is not None:

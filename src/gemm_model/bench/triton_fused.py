@@ -417,8 +417,8 @@ def tiles(problem: GemmProblem, config: KernelConfig) -> int:
 
 def described(kernel: Any) -> Mapping[str, Any]:
     """Table cells of a compiled kernel."""
-    told = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
-    return {"algorithm": told}
+    resources = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
+    return {"algorithm": resources}
 
 
 def _scales(problem: GemmProblem, operands: Operands) -> dict[str, Any]:

@@ -68,10 +68,10 @@ class Turns:
 
     def lent(self) -> bytes:
         """Where the part without a tracer has the operands, once it tells."""
-        told = self._folder / "operands"
-        while not told.exists():
+        handles = self._folder / "operands"
+        while not handles.exists():
             self._wait()
-        return told.read_bytes()
+        return handles.read_bytes()
 
     def _prepared(self, part: str) -> bool:
         return (self._folder / f"prepared.{part}").exists()
@@ -85,10 +85,10 @@ class Turns:
 
 def end_turns(folder: Path, why: str) -> None:
     """Nobody waits any longer; the first reason is told."""
-    told = folder / f"over.{os.getpid()}"
-    told.write_text(why)
+    reason = folder / f"over.{os.getpid()}"
+    reason.write_text(why)
     with suppress(FileExistsError):
-        os.link(told, _over(folder))
+        os.link(reason, _over(folder))
 
 
 def _publish(path: Path, content: bytes) -> None:

@@ -53,8 +53,8 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float | None = None) -
         best = int(np.argmax(np.where(free, gain, -1.0)))
         chosen[position], free[best] = best, False
         # Sherman and Morrison: the variance once this row is measured.
-        told = variance @ scaled[best]
-        variance = variance - np.outer(told, told) / (1.0 + gain[best])
+        gained = variance @ scaled[best]
+        variance = variance - np.outer(gained, gained) / (1.0 + gain[best])
     return chosen
 
 

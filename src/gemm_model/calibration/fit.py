@@ -45,7 +45,7 @@ TOLERANCE = 1e-4
 DIFFERENCE_STEP = 1e-3
 """Step of the differences [1, of a number's range]; derivatives of a fit; chosen."""
 AT_BOUND = 1e-3
-"""A value this near to its bound counts as at it [1, share of the number's range]; all fits; chosen."""
+"""A value this near to its bound is at it [1, share of the number's range]; all fits; chosen."""
 
 SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
 """Numbers determined only by kernels that split K."""

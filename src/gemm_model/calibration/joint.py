@@ -160,7 +160,7 @@ class _Problem:
         self.span = np.array([high for _, high in limits]) - self.low
         known = [_first(start, each) for each in free]
         self.begin = np.clip((np.array(known) - self.low) / self.span, 0.01, 0.99)
-        self.told = [
+        self.affected = [
             [place for place, group in enumerate(groups) if each.serves(group.family, group.kind)]
             for each in free
         ]
@@ -203,12 +203,12 @@ class _Problem:
         found = np.zeros((starts[-1] + len(unit), len(unit)))
         found[starts[-1] :] = START_WEIGHT * OUTLIER_SCALE * np.eye(len(unit))
         jobs, places = [], []
-        for column, told in enumerate(self.told):
+        for column, affected in enumerate(self.affected):
             step = DIFFERENCE_STEP if unit[column] < 0.5 else -DIFFERENCE_STEP
             moved = unit.copy()
             moved[column] += step
-            jobs += [(moved, place) for place in told]
-            places += [(column, place, step) for place in told]
+            jobs += [(moved, place) for place in affected]
+            places += [(column, place, step) for place in affected]
         for (column, place, step), errors in zip(places, self.run(self._group_errors, jobs), strict=True):
             found[starts[place] : starts[place + 1], column] = (errors - self.errors[place]) / step
         return found
@@ -221,8 +221,8 @@ class _Problem:
         deviation = np.sqrt(np.maximum(np.diag(covariance), 1e-30))
         correlation = covariance / np.outer(deviation, deviation) - np.eye(len(unit))
         most = np.abs(correlation).argmax(axis=1)
-        told = np.linalg.norm(jacobian[: -len(unit)], axis=0) > 0.0
-        width = np.where(told, NORMAL_90 * deviation * self.span, np.inf)
+        identified = np.linalg.norm(jacobian[: -len(unit)], axis=0) > 0.0
+        width = np.where(identified, NORMAL_90 * deviation * self.span, np.inf)
         return JointFit(
             values=dict(zip(self.free, self.values(unit).tolist(), strict=True)),
             half_width=dict(zip(self.free, width.tolist(), strict=True)),
@@ -273,9 +273,9 @@ def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
     count = len(rows)
     counted = rows.dram_read_bytes if name == "dram_read_bytes" else rows.l2_bytes
     moved = times.traffic
-    told = moved.dram_read_bytes if name == "dram_read_bytes" else moved.l2_load_bytes + OTHER_L2_BYTES
+    predicted = moved.dram_read_bytes if name == "dram_read_bytes" else moved.l2_load_bytes + OTHER_L2_BYTES
     known = np.isfinite(counted) & (counted > 0.0)
     if name == "l2_bytes":
         known &= np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0
-    found: FloatArray = np.log(np.broadcast_to(told, count)[known] / counted[known])
+    found: FloatArray = np.log(np.broadcast_to(predicted, count)[known] / counted[known])
     return found

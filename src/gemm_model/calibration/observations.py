@@ -76,8 +76,8 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
 def _in_kernel_clock(frame: pd.DataFrame) -> FloatArray:
     """`sm_mhz` of counter and sustained rows; in bursts it is a probe outside the kernel, hence NaN."""
     clock = _optional(frame, "sm_mhz")
-    told = frame["regime"].isin(("counters", "sustained")).to_numpy() if "regime" in frame else False
-    return np.where(told, clock, np.nan)
+    reliable = frame["regime"].isin(("counters", "sustained")).to_numpy() if "regime" in frame else False
+    return np.where(reliable, clock, np.nan)
 
 
 def _optional(frame: pd.DataFrame, name: str) -> FloatArray:

@@ -58,11 +58,11 @@ def write_silicon(
         values = {kind: values[name] for (_, kind), values in numbers.items()}
         value: Any = values if NUMBERS[name].of == CARD_AND_TYPE else next(iter(values.values()))
         entry = {"value": _digits(value), "unit": NUMBERS[name].unit}
-        told = {kind: _digits(widths[name, kind]) for kind in values if (name, kind) in widths}
+        intervals = {kind: _digits(widths[name, kind]) for kind in values if (name, kind) in widths}
         if (name, None) in widths:
             entry["interval"] = _digits(widths[name, None])
-        elif told:
-            entry["interval"] = told
+        elif intervals:
+            entry["interval"] = intervals
         kept = ("measured", "source") if "interval" in entry else ("interval", "measured", "source")
         found[name] = {**entry, **{key: entries[name][key] for key in kept if key in entries[name]}}
     header = (
@@ -87,8 +87,8 @@ def _yaml(document: Mapping[str, Any]) -> str:
         if key in ("numbers", "timeline"):
             lines.append(f"{key}:\n")
             for name, entry in value.items():
-                told = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=WIDEST)
-                lines.append(f"  {name}: {told}")
+                text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=WIDEST)
+                lines.append(f"  {name}: {text}")
         else:
             lines.append(yaml.safe_dump({key: value}, sort_keys=False))
     return "".join(lines)

@@ -108,20 +108,20 @@ def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:
 def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers) -> Forest:
     """A forest for the errors that the physical model with these numbers makes on the rows of all parts.
 
-    Shapes count as in the fit, whose weights are squared there with the errors; of a shape, fast
+    Shapes are weighted as in the fit, whose weights are squared there with the errors; of a shape, fast
     configurations count more than slow ones, because a choice is made among them.
     """
     chosen = calibration_numbers()
-    told, log_errors, weights = [], [], []
+    inputs, log_errors, weights = [], [], []
     for seen in parts:
         times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
-        told.append(features(seen.shape, times))
+        inputs.append(features(seen.shape, times))
         log_errors.append(np.log(times.runtime_us / seen.runtime_us))
         share_of_best = seen.runtime_us[seen.best_row] / seen.runtime_us
         speed = np.maximum(share_of_best, chosen.slow_row_speed)
         weights.append(seen.weight**2 * speed**chosen.fast_row_power)
     falling = [FEATURES.index(name) for name in NEVER_FASTER_BY]
-    return train(np.concatenate(told, axis=1), np.concatenate(log_errors), np.concatenate(weights), falling)
+    return train(np.concatenate(inputs, axis=1), np.concatenate(log_errors), np.concatenate(weights), falling)
 
 
 def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None = None) -> FloatArray:

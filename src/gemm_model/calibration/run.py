@@ -194,7 +194,7 @@ class KindResult:
         return corrected < alone
 
     @property
-    def told(self) -> tuple[Observations, ...]:
+    def trained_on(self) -> tuple[Observations, ...]:
         """The rows that a residual is trained on."""
         return (self.rows,) if self.split is None else (self.rows, self.split)
 
@@ -235,14 +235,14 @@ def calibrate(
     }
     steps.total = sum(each.fits for each in fitted.values())
     kinds = dict(zip(fitted, _at_once(_Kind.result, fitted.values(), run_all, steps), strict=True))
-    told = ", ".join(path.name for path in inputs)
+    names = ", ".join(path.name for path in inputs)
     calibration = Calibration(
         gpu=gpu.name,
         family=family.name,
         architecture=gpu.kernel_architecture,
         numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
         intervals={kind: _intervals(found) for kind, found in kinds.items()},
-        sources=_sources(kinds, base, told),
+        sources=_sources(kinds, base, names),
         error_band={kind: found.error_band for kind, found in kinds.items()},
         fitted_to={
             "tables": [path.name for path in inputs],
@@ -352,7 +352,7 @@ def extend(
         counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.kind_rows.items() if rows}
     if not validations:
         raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
-    told = ", ".join(path.name for path in inputs)
+    names = ", ".join(path.name for path in inputs)
     fitted = {name for found in intervals.values() for name in found} - kept
     return (
         replace(
@@ -360,7 +360,7 @@ def extend(
             numbers=numbers,
             intervals=intervals,
             error_band=bands,
-            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {told}")},
+            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {names}")},
             fitted_to={
                 **base.fitted_to,
                 "extended_to": {"tables": [path.name for path in inputs], "rows": counts, "seed": seed},
@@ -444,7 +444,7 @@ class _Kind:
         default = DEFAULT_FREE if donor is None else free_from(donor.family, self.family.name)
         if self.family.plain_products:
             return self._asked(WHOLE_NUMBERS, default)
-        # In a family for convolutions, strided data gradients count as groups.
+        # In a family for convolutions, strided data gradients are groups.
         of_groups = KIND_FREE[GROUPED]
         return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
@@ -641,9 +641,9 @@ class _Kind:
         self.steps.begin(f"{self.kind}: launches back to back")
         found = self._fit(self.chained, CHAIN_FREE, self.start)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
-        told = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
+        enough = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
         self.start = found.numbers.values()
-        return found, {name: self._chained_errors(name) for name in told}
+        return found, {name: self._chained_errors(name) for name in enough}
 
     def _chained_errors(self, name: str) -> ChainedErrors:
         rows = self.chained[name]
@@ -726,7 +726,10 @@ def _trained(
     helped = {kind: result for kind, result in kinds.items() if result.residual_helps}
     if not helped:
         return None
-    jobs = [partial(train_on, result.told, gpu, calibration.numbers[kind]) for kind, result in helped.items()]
+    jobs = [
+        partial(train_on, result.trained_on, gpu, calibration.numbers[kind])
+        for kind, result in helped.items()
+    ]
     at_once = worth_it(run_all, sum(len(result.rows) for result in helped.values()))
     return Residual(
         gpu=gpu.name,
@@ -745,7 +748,7 @@ def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
 
 
 def _intervals(found: KindResult) -> dict[str, float]:
-    """Half-widths of the fitted numbers; a number without influence has none and counts as frozen."""
+    """Half-widths of the fitted numbers; a number without influence has none and is frozen."""
     widths = {name: width for each in found.fits for name, width in each.half_width.items()}
     return rounded({name: width for name, width in widths.items() if np.isfinite(width)})
 

@@ -81,9 +81,9 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
     kept = table.assign(table=table_name(path), regime=regimes)
     if "programmatic_edges" in kept and "pdl" in kept:
         # For libraries that choose themselves, the captured graph shows how they launched.
-        told = pd.to_numeric(kept["programmatic_edges"], errors="coerce")
+        edges = pd.to_numeric(kept["programmatic_edges"], errors="coerce")
         unknown_way = pd.to_numeric(kept["pdl"], errors="coerce").isna()
-        kept.loc[unknown_way & told.notna(), "pdl"] = (told > 0).astype(int).astype(str)
+        kept.loc[unknown_way & edges.notna(), "pdl"] = (edges > 0).astype(int).astype(str)
     kept.attrs = dict(table.attrs)
     if "l2" in kept:
         other = (kept["regime"] == "burst") & ~kept["l2"].isin((l2, ""))
@@ -105,7 +105,7 @@ def _regimes(table: pd.DataFrame) -> pd.Series:
         return pd.Series("burst", index=table.index)
     regimes = table["regime"].replace("", np.nan).fillna("burst")
     if "settled" in table:
-        # Chains at a settled clock count as sustained, with operands of their own.
+        # Chains at a settled clock are sustained, with operands of their own.
         settled = (regimes == "graph") & (table["settled"].astype(str) == "1")
         regimes = regimes.mask(settled, "sustained")
     return regimes.map(regime_name)
@@ -177,8 +177,8 @@ def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) 
     if not drop.any():
         return frame
     lines = ", ".join(str(line) for line in frame.index[drop][:5])
-    told = f"{frame.attrs['path']}: {int(drop.sum())} {what} are left out"
-    notes.append(f"{told} (first at line {lines})" if frame.index.name == "line" else told)
+    note = f"{frame.attrs['path']}: {int(drop.sum())} {what} are left out"
+    notes.append(f"{note} (first at line {lines})" if frame.index.name == "line" else note)
     kept = frame[~drop]
     kept.attrs = dict(frame.attrs)
     return kept

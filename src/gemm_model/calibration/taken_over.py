@@ -41,15 +41,15 @@ def taken_forest(
     those that the forest is to correct. A share is judged on folds other than those it was found on.
     """
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
-    told = donor.predict(features(seen.shape, times))
+    correction = donor.predict(features(seen.shape, times))
     log_error = np.log(physical_us / seen.runtime_us)
-    shares = np.empty(len(told))
+    shares = np.empty(len(correction))
     for fold in np.unique(folds):
         held_out = folds == fold
-        shares[held_out] = borne_out(log_error[~held_out], told[~held_out])
-    corrected = corrected_us(physical_us, shares * told, times.floor_us)
+        shares[held_out] = borne_out(log_error[~held_out], correction[~held_out])
+    corrected = corrected_us(physical_us, shares * correction, times.floor_us)
     helps = _mean_error(corrected, seen) < _mean_error(physical_us, seen)
-    share = round(borne_out(log_error, told), 2) if helps else 0.0
+    share = round(borne_out(log_error, correction), 2) if helps else 0.0
     return TakenForest(donor.scaled(share), share, corrected if helps else physical_us)
 
 
@@ -57,17 +57,17 @@ def whole_forest(
     donor: Forest, seen: Observations, physical_us: FloatArray, times: KernelTime
 ) -> TakenForest:
     """All of a donor's forest, for rows that the donor's own numbers predict."""
-    told = donor.predict(features(seen.shape, times))
-    return TakenForest(donor, 1.0, corrected_us(physical_us, told, times.floor_us))
+    correction = donor.predict(features(seen.shape, times))
+    return TakenForest(donor, 1.0, corrected_us(physical_us, correction, times.floor_us))
 
 
-def borne_out(log_error: FloatArray, told: FloatArray) -> float:
+def borne_out(log_error: FloatArray, correction: FloatArray) -> float:
     """The share [1] of a predicted error that minimises the squares of log errors, within 0 and 1.
 
     d/ds sum((e - s t)^2) = 0 at s = sum(e t) / sum(t^2).
     """
-    square = float(told @ told)
-    return float(np.clip(told @ log_error / square, 0.0, 1.0)) if square > 0.0 else 0.0
+    square = float(correction @ correction)
+    return float(np.clip(correction @ log_error / square, 0.0, 1.0)) if square > 0.0 else 0.0
 
 
 def _mean_error(predicted_us: FloatArray, seen: Observations) -> float:

@@ -131,7 +131,7 @@ class Fastest:
 
     kernel_us: FloatArray
     """Time of each predicted kernel."""
-    told: list[tuple[Candidate, Prediction]]
+    chosen: list[tuple[Candidate, Prediction]]
     """The fastest ones in order, and the runner-up behind them."""
     ties: IntArray
     """Tie groups of the fastest."""
@@ -191,12 +191,12 @@ def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
     slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
     second = int(slower_us.argmin())
     second_us = float(slower_us[second])
-    told = _told(parts, np.append(first, second))
-    bands = np.array([prediction.error_band or 0.0 for _, prediction in told])
+    chosen = _with_predictions(parts, np.append(first, second))
+    bands = np.array([prediction.error_band or 0.0 for _, prediction in chosen])
     tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
     return Fastest(
         kernel_us=kernel_us,
-        told=told,
+        chosen=chosen,
         ties=tie_groups(kernel_us[first], bands),
         tied_us=tied_us,
         second_us=second_us,
@@ -204,9 +204,9 @@ def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
     )
 
 
-def _told(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
+def _with_predictions(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
     """Some kernels by their positions among those of all parts, in that order."""
-    told: dict[int, tuple[Candidate, Prediction]] = {}
+    found: dict[int, tuple[Candidate, Prediction]] = {}
     start = 0
     for each in parts:
         end = start + len(each.kernels)
@@ -215,9 +215,9 @@ def _told(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candida
             predictions = each.predictions(asked - start).every_row()
             candidates = each.candidates[asked - start].tolist()
             for kernel, place, prediction in zip(asked.tolist(), candidates, predictions, strict=True):
-                told[kernel] = each.space.candidate(place), prediction
+                found[kernel] = each.space.candidate(place), prediction
         start = end
-    return [told[kernel] for kernel in kernels.tolist()]
+    return [found[kernel] for kernel in kernels.tolist()]
 
 
 def _smallest(times_us: FloatArray, count: int) -> FloatArray:

@@ -23,7 +23,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 
 PROVEN_GAP = 1e-6
-"""Relative gap below which a portfolio counts as the best one [1]; the exact search; chosen: far below what
+"""Relative gap below which a portfolio is the best one [1]; the exact search; chosen: far below what
 measurements resolve."""
 SUBGRADIENT_STEPS = 300
 EXACT_SEARCH_S = 20.0

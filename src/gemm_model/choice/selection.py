@@ -250,12 +250,12 @@ class Ranker:
         choices = tuple(
             Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=int(group))
             for place, ((candidate, prediction), group) in enumerate(
-                zip(found.told, found.ties, strict=False), start=1
+                zip(found.chosen, found.ties, strict=False), start=1
             )
         )
         runner_up = None
         if np.isfinite(found.second_us):
-            candidate, prediction = found.told[-1]
+            candidate, prediction = found.chosen[-1]
             place = int((found.kernel_us < found.second_us).sum()) + 1
             group = 1 if found.second_us <= found.tied_us else 2
             runner_up = Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=group)

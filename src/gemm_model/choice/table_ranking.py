@@ -38,10 +38,10 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
     types = _with_types(frame)
     _sizes(types)
     names = [name for name in (*TYPE_COLUMNS, *KIND_COLUMNS) if name in types]
-    told = types[names].astype(object).fillna("").astype(str)
+    cells = types[names].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
-        told[name] = sizes(types, name, default=1.0)
-    return [problem_of_row({str(name): cell for name, cell in row.items()}) for _, row in told.iterrows()]
+        cells[name] = sizes(types, name, default=1.0)
+    return [problem_of_row({str(name): cell for name, cell in row.items()}) for _, row in cells.iterrows()]
 
 
 def rank_table(

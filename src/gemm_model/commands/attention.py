@@ -104,18 +104,18 @@ def _place(chosen: Settings) -> dict[str, Any]:
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "window")
-    told = {name: getattr(problem, name) for name in names}
-    told |= {"causal": int(problem.causal), "in_dtype": problem.dtype.name}
-    told |= {name: getattr(problem, name) for name in ("softcap", "page_size") if getattr(problem, name)}
+    fields = {name: getattr(problem, name) for name in names}
+    fields |= {"causal": int(problem.causal), "in_dtype": problem.dtype.name}
+    fields |= {name: getattr(problem, name) for name in ("softcap", "page_size") if getattr(problem, name)}
     lengths = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in problem.lengths)
-    return told | ({"lengths": lengths} if lengths else {})
+    return fields | ({"lengths": lengths} if lengths else {})
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:
     phases = {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
     levels = {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
-    told = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
-    return {**told, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
+    times = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
+    return {**times, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
 
 
 def answer(args: argparse.Namespace) -> compare.Answer:
@@ -169,13 +169,13 @@ def predict(args: argparse.Namespace) -> Document:
 
     chosen, problem, config = _one(args)
     prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
-    told, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
+    asked, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
     return common.document(
         "predict",
         chosen,
-        result={"problem": told, "kernel": kernel, "prediction": prediction_fields(prediction)},
-        rows=[{**told, **_place(chosen), **kernel, **_row(prediction)}],
-        text=lambda: explanation({**told, **kernel}, prediction),
+        result={"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)},
+        rows=[{**asked, **_place(chosen), **kernel, **_row(prediction)}],
+        text=lambda: explanation({**asked, **kernel}, prediction),
     )
 
 
@@ -187,22 +187,22 @@ def rank(args: argparse.Namespace) -> Document:
     problem = AttentionProblem.parse(args.attention)
     model = attention_model(chosen.gpu, chosen.options)
     ranking = rank_attention(problem, chosen.gpu, args.family, model)
-    told = problem_fields(problem)
+    asked = problem_fields(problem)
     if args.why_not is not None:
         answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
         row = {"config": args.why_not, "answer": answer}
-        result = {"problem": told, "why_not": row}
+        result = {"problem": asked, "why_not": row}
         return common.document("rank", chosen, result=result, rows=[row], text=lambda: answer)
     if args.emit is not None:
         best = ranking.best.config
         text = emit_attention(args.emit, problem, best, chosen.gpu)
         row = {"target": args.emit, "text": text}
-        result = {"problem": told, "kernel": dict(best.fields), "emit": row}
+        result = {"problem": asked, "kernel": dict(best.fields), "emit": row}
         return common.document("rank", chosen, result=result, rows=[row], text=lambda: text)
-    return _ranking(chosen, ranking, told, args.top)
+    return _ranking(chosen, ranking, asked, args.top)
 
 
-def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], top: int) -> Document:
+def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any], top: int) -> Document:
     best_us = ranking.best.prediction.runtime_us
     rows = [
         {"rank": place, **_choice(choice), "over_best": choice.prediction.runtime_us / (best_us or 1.0) - 1.0}
@@ -212,7 +212,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], 
     tied = sum(choice.prediction.runtime_us <= best_us * (1.0 + band) for choice in ranking.choices) - 1
     shown = ranking.choices[:top]
     result: dict[str, Any] = {
-        "problem": told,
+        "problem": asked,
         "candidates": len(ranking.choices),
         "kernels": len(ranking.choices),
         "tied_with_best": tied,
@@ -227,7 +227,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, told: dict[str, Any], 
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
     table = [
-        {**told, **_place(chosen), **choice.config.fields, **row}
+        {**asked, **_place(chosen), **choice.config.fields, **row}
         for row, choice in zip(rows, shown, strict=True)
     ]
     return common.document(

@@ -102,8 +102,10 @@ def _donor_residual(donor: Calibration | None) -> Residual:
 
     path = None if donor is None or donor.path is None else residual_beside(donor.path)
     if donor is None or path is None or not path.is_file():
-        told = "there is no --from" if donor is None else f"{donor.name} has none"
-        raise InputError(f"--residual donor: {told}; expected --from with a calibration that has a residual")
+        reason = "there is no --from" if donor is None else f"{donor.name} has none"
+        raise InputError(
+            f"--residual donor: {reason}; expected --from with a calibration that has a residual"
+        )
     return load_residual(path, donor)
 
 

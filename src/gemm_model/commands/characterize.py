@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
         atomic_write(args.table, csv_rows(rows, columns))
     for name in PROTOCOLS:
         before = getattr(packaged, name)
-        told = "not known" if before is None else f"{before:g}"
-        print(f"{name} {described[name]:g} (base {told})", file=sys.stderr)
+        shown = "not known" if before is None else f"{before:g}"
+        print(f"{name} {described[name]:g} (base {shown})", file=sys.stderr)
     document = Document(
         verb="characterize",
         gpu=described["name"],

@@ -33,9 +33,9 @@ class Answer:
     @property
     def row(self) -> dict[str, Any]:
         found = self.prediction
-        told = {"predicted_us": found.runtime_us, "error_band": found.error_band}
-        told |= {"tflops": self.flop / found.runtime_us / 1e6 if found.runtime_us else None}
-        return {**self.kernel, **told, "limiter": found.limiter}
+        times = {"predicted_us": found.runtime_us, "error_band": found.error_band}
+        times |= {"tflops": self.flop / found.runtime_us / 1e6 if found.runtime_us else None}
+        return {**self.kernel, **times, "limiter": found.limiter}
 
 
 UNSHOWN = "elasticity_"
@@ -82,7 +82,7 @@ def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(args), **changes})
 
 
-def kernel_told(config: KernelConfig, gpu: GpuSpec) -> dict[str, Any]:
+def kernel_fields(config: KernelConfig, gpu: GpuSpec) -> dict[str, Any]:
     """Columns of a kernel."""
     tile = (config.cta_m, config.cta_n, *((config.cta_k,) if config.cta_k else ()))
     return {
@@ -94,8 +94,8 @@ def kernel_told(config: KernelConfig, gpu: GpuSpec) -> dict[str, Any]:
 
 def limits(elasticities: Mapping[str, float]) -> dict[str, Any]:
     """Columns of what limits a kernel: the share of the runtime that each resource's speed governs."""
-    told = ", ".join(f"{name} {share:.0%}" for name, share in elasticities.items() if share >= WORTH_TELLING)
-    return {"limited_by": told} | {
+    words = ", ".join(f"{name} {share:.0%}" for name, share in elasticities.items() if share >= WORTH_TELLING)
+    return {"limited_by": words} | {
         f"{UNSHOWN}{name.lower().replace(' ', '_')}": share for name, share in elasticities.items()
     }
 

@@ -90,7 +90,7 @@ def _export(args: argparse.Namespace) -> int:
     _write_csv(rows, args.output)
     common.words(f"wrote {args.output}: {len(rows)} rows")
     if damaged:
-        raise PartialResultError(f"{args.dataset}: left out {_told(damaged)}")
+        raise PartialResultError(f"{args.dataset}: left out {_listed(damaged)}")
     return 0
 
 
@@ -107,21 +107,21 @@ def _verify(args: argparse.Namespace) -> int:
     parts = _parts(args)
     damaged = DataSet(args.dataset).damage(parts)
     rows = [{"part": path, "damage": why} for path, why in damaged.items()]
-    told = {"dataset": args.dataset, "action": "verify", "parts": len(parts), "damaged": len(damaged)}
+    result = {"dataset": args.dataset, "action": "verify", "parts": len(parts), "damaged": len(damaged)}
     _show(
         args,
-        told,
+        result,
         rows,
         f"{len(parts)} parts, {sum(part.rows for part in parts)} rows, {len(damaged)} damaged",
     )
     if damaged:
         raise InputError(
-            f"{args.dataset}: {_told(damaged)}; the other {len(parts) - len(damaged)} parts are whole"
+            f"{args.dataset}: {_listed(damaged)}; the other {len(parts) - len(damaged)} parts are whole"
         )
     return 0
 
 
-def _told(damaged: dict[str, str]) -> str:
+def _listed(damaged: dict[str, str]) -> str:
     return "; ".join(f"part {path} {why}" for path, why in damaged.items())
 
 
@@ -135,16 +135,16 @@ def _list(args: argparse.Namespace) -> int:
     for record in dataset.runs():
         for part in record.parts:
             if part.path in wanted:
-                told = {"run": record.run, "gpu": part.gpu, "family": part.family, "regime": part.regime}
+                figures = {"run": record.run, "gpu": part.gpu, "family": part.family, "regime": part.regime}
                 rows.append(
-                    told | {"rows": part.rows, "remarks": "; ".join(record.card_remarks.values()) or None}
+                    figures | {"rows": part.rows, "remarks": "; ".join(record.card_remarks.values()) or None}
                 )
     notes = [
         f"run {run} has {count} rows in its journal; `gemm-model benchmark --resume` goes on with it"
         for run, count in unsealed(dataset).items()
     ]
-    told = {"dataset": args.dataset, "action": "show", "rows": sum(row["rows"] for row in rows)}
-    _show(args, told, rows, f"{text_table(rows)}\n{told['rows']} rows", notes)
+    figures = {"dataset": args.dataset, "action": "show", "rows": sum(row["rows"] for row in rows)}
+    _show(args, figures, rows, f"{text_table(rows)}\n{figures['rows']} rows", notes)
     return 0
 
 
@@ -157,8 +157,8 @@ def _diff(args: argparse.Namespace) -> int:
         f"{found.only_first} rows only in {args.dataset}, {found.only_second} only in {args.tables[0]}, "
         f"{found.other_disposition} in both without two times"
     )
-    told = {"action": "diff", "only_first": found.only_first, "only_second": found.only_second}
-    _show(args, told, rows, f"{text_table(rows)}\n{apart}")
+    result = {"action": "diff", "only_first": found.only_first, "only_second": found.only_second}
+    _show(args, result, rows, f"{text_table(rows)}\n{apart}")
     return 0
 
 
@@ -184,14 +184,14 @@ def _parts(args: argparse.Namespace) -> list[Any]:
 
 def _show(
     args: argparse.Namespace,
-    told: dict[str, Any],
+    result: dict[str, Any],
     rows: list[dict[str, Any]],
     text: str | None = None,
     notes: list[str] | None = None,
 ) -> None:
     document = Document(
         verb="data",
-        result=told,
+        result=result,
         rows=rows,
         text=lambda: text_table(rows) if text is None else text,
         notes=notes or (),

@@ -152,7 +152,7 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     found = explain(problem, config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
-        kernel=compare.kernel_told(config, chosen.gpu),
+        kernel=compare.kernel_fields(config, chosen.gpu),
         prediction=found.prediction,
         flop=problem.flop,
         beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
@@ -183,8 +183,8 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> in
         raise InputError("--against is empty; expected a kernel, such as 128x256,cluster=2x1, or a card")
     # What is no tile and no setting is a card.
     cards = [word for word in words if word[:1].isalpha() and "=" not in word]
-    told = ",".join(word for word in words if word not in cards)
-    values = {} if not told else {"mma_m": 0, "mma_n": 0, **parse_description(told)}
+    kernel = ",".join(word for word in words if word not in cards)
+    values = {} if not kernel else {"mma_m": 0, "mma_n": 0, **parse_description(kernel)}
     values.pop("swap_ab", None)
     if values.get("kernel") in sums_stay():
         values["fast_accum"] = True
@@ -263,7 +263,7 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
     world = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
     found = beside(counted_world(world), kernels[0])
-    told = [
+    suspects = [
         {
             "fault": each.fault.name,
             "distance": each.distance,
@@ -273,8 +273,8 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
         for each in found.suspects
     ]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
-    result = {"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": told}
-    return _show(args, chosen, result, found.rows, lambda: _counted_text(found, told), *notes)
+    result = {"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": suspects}
+    return _show(args, chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
 
 
 def _run_profile(args: argparse.Namespace, chosen: Settings) -> int:
@@ -291,25 +291,25 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> int:
     options = chosen.options if "regime" in args.given else {**chosen.options, "regime": "kernel-only"}
     rows = lay_beside(launches, gpu, options)
     others = [each for each in launches if not library_of(each.name)]
-    total_us, untold_us = (sum(each.total_us for each in some) for some in (launches, others))
+    total_us, other_us = (sum(each.total_us for each in some) for some in (launches, others))
     note = (
-        f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {untold_us:.4g} us of "
+        f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {other_us:.4g} us of "
         f"{total_us:.4g} us: their names tell no GEMM"
     )
     shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
-    result = {"total_us": total_us, "untold_us": untold_us}
+    result = {"total_us": total_us, "untold_us": other_us}
     chosen = replace(chosen, gpu=gpu)
     return _show(args, chosen, result, rows, lambda: text_table(shown), *[note] * bool(others))
 
 
-def _counted_text(found: Beside, told: list[dict[str, Any]]) -> str:
+def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
-    if not told or found.as_meant <= told[0]["distance"]:
+    if not suspects or found.as_meant <= suspects[0]["distance"]:
         off = f"as it was meant: counts are {found.as_meant:.2g} spreads off, no fault fits"
         return "\n".join([*lines, off])
-    lines.append(f"{told[0]['fault']}: {told[0]['cause']}")
+    lines.append(f"{suspects[0]['fault']}: {suspects[0]['cause']}")
     lines += ["", f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}"]
-    return "\n".join([*lines, text_table(told[:3])])
+    return "\n".join([*lines, text_table(suspects[:3])])
 
 
 def _text(found: Explanation) -> str:
@@ -370,5 +370,5 @@ def _waterfall(found: Explanation) -> list[str]:
 
 
 def _changes(changes: tuple[WhatIf, ...]) -> str:
-    told = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in changes]
-    return text_table([dict(zip(("change", "us", "saves"), each, strict=True)) for each in told])
+    rows = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in changes]
+    return text_table([dict(zip(("change", "us", "saves"), each, strict=True)) for each in rows])

@@ -93,9 +93,9 @@ def _types() -> list[dict[str, Any]]:
             "name": name,
             "bits": operand_type(name)[0].bits,
             "rate_class": _rate_class(name),
-            "also": told or None,
+            "also": others or None,
         }
-        for name, told in also.items()
+        for name, others in also.items()
     ]
 
 

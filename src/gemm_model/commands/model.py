@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         gpu=",".join(cards),
         result={"model": shapes.model_type, "layers": shapes.layers, "regime": args.regime, "passes": totals},
         rows=[row for of_pass in rows for row in of_pass],
-        notes=[*_cheapest(totals), *dict.fromkeys(told for _, each in found for told in each.caveats)],
+        notes=[*_cheapest(totals), *dict.fromkeys(caveat for _, each in found for caveat in each.caveats)],
         text=lambda: _text(rows, totals),
     )
     common.show(args, document)
@@ -133,7 +133,7 @@ def _text(passes: Sequence[Sequence[Mapping[str, Any]]], totals: Sequence[Mappin
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A cell of the text: shares in percent, and one matrix of a batch untold."""
+    """A cell of the text: shares in percent, and no batch of one matrix."""
     if name in ("share", "error_band") and value is not None:
         return f"{value:.1%}"
     return None if name == "batch" and value == 1 else value

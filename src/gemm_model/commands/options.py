@@ -44,13 +44,13 @@ def add_options(
     `{word}` in a value is one of `words`: the value itself where it stands alone, its names within a text.
     """
     groups = {}
-    for option, told in _declared(name).items():
-        if all(isinstance(each, Mapping) for each in told.values()):
+    for option, settings in _declared(name).items():
+        if all(isinstance(each, Mapping) for each in settings.values()):
             groups[option] = parser.add_argument_group(option)
-            for inner, of_inner in told.items():
+            for inner, of_inner in settings.items():
                 _add(groups[option], inner, of_inner, words)
         else:
-            _add(parser, option, told, words)
+            _add(parser, option, settings, words)
     return groups
 
 
@@ -60,10 +60,10 @@ def _declared(name: str) -> dict[str, Any]:
 
 
 def _add(
-    parser: argparse._ActionsContainer, option: str, told: Mapping[str, Any], words: Mapping[str, Any]
+    parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any], words: Mapping[str, Any]
 ) -> None:
     """Add one option: argparse's own settings, and `or` (another name), `kind` and `hidden`."""
-    settings = {key: _filled(value, words, whole=key != "help") for key, value in told.items()}
+    settings = {key: _filled(value, words, whole=key != "help") for key, value in declared.items()}
     names = [option, *([settings.pop("or")] if "or" in settings else [])]
     if "kind" in settings:
         settings["type"] = KINDS[settings.pop("kind")]

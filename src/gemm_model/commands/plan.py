@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         f"by        sensitivities of {donor.name}",
         f"unknown   {plan.left_unknown:.0%} of what was not known of a number, in the median, is left",
     ]
-    told = {
+    figures = {
         "pool": plan.pool,
         "shapes": plan.shapes,
         "measure_s": plan.measure_s,
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     document = Document(
         verb="plan",
         gpu=gpu.name,
-        result={"file": args.output, "rows": len(plan.rows), "donor": donor.name, **told},
+        result={"file": args.output, "rows": len(plan.rows), "donor": donor.name, **figures},
         text=lambda: "\n".join(lines),
     )
     common.print_document(document, args.format or "table")

@@ -92,9 +92,9 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     chosen, problem = common.settings(args), kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)
     config = common.config(args)
-    told = compare.kernel_told(config, chosen.gpu) if needs_tile else {}
+    kernel = compare.kernel_fields(config, chosen.gpu) if needs_tile else {}
     found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
-    return compare.Answer(kernel=told, prediction=found, flop=problem.flop)
+    return compare.Answer(kernel=kernel, prediction=found, flop=problem.flop)
 
 
 def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
@@ -106,13 +106,13 @@ def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
     return needed
 
 
-def _of_rows(args: argparse.Namespace, told: Mapping[str, str]) -> Settings:
+def _of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
     """The options for rows of a table: its card and regime, unless the command line names them."""
     from gemm_model.tables.schema import card_named
 
-    named = {} if common.gpu_given(args) or not told.get("gpu") else {"gpu": card_named(told["gpu"])}
-    if told.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
-        named["regime"] = regime_name(told["regime"])
+    named = {} if common.gpu_given(args) or not cells.get("gpu") else {"gpu": card_named(cells["gpu"])}
+    if cells.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
+        named["regime"] = regime_name(cells["regime"])
     return common.settings(but(args, **named))
 
 

@@ -122,9 +122,9 @@ def _best(args: argparse.Namespace) -> compare.Answer:
 def best_of(ranking: Ranking, **beside: Any) -> compare.Answer:
     """The first of a ranking as one card's answer, with further columns beside."""
     row = row_of(ranking.best, ranking.problem)
-    told = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
+    columns = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
     return compare.Answer(
-        kernel={name: row[name] for name in told},
+        kernel={name: row[name] for name in columns},
         prediction=ranking.best.prediction,
         flop=ranking.problem.flop,
         beside=beside,
@@ -198,7 +198,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         ],
     }
     place = common.place(ranker.gpu.name, ranker.model.regime)
-    told = [
+    listed = [
         {**row, **problem_fields(problem), **place, **kernel_fields(choice.candidate.config)}
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
@@ -213,7 +213,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *_pick_notes(ranker, ranking),
         *ranking.best.prediction.caveats,
     ]
-    return _document(ranker, args, result=result, rows=told, notes=notes, text=lambda: text_table(shown))
+    return _document(ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown))
 
 
 def _check_top(top: int) -> None:

@@ -24,15 +24,15 @@ def run(args: argparse.Namespace) -> int:
     common.check_document(args)
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth is {args.depth}; expected a positive whole number")
-    told = {word.partition("=")[0] for word in args.overrides}
-    if "model_opts.regime" in told:
+    given = {word.partition("=")[0] for word in args.overrides}
+    if "model_opts.regime" in given:
         raise InputError(
             "model_opts.regime is given; expected --regime, which says what surrounds each launch"
         )
     builder = load_model_builder(args.builder)
     chosen = common.settings(args)
     # The configuration's regime and state of L2 are those of single launches.
-    lonely = {"model_opts.regime", "model_opts.l2"} - told
+    lonely = {"model_opts.regime", "model_opts.l2"} - given
     timer = GemmTimer(
         chosen.gpu,
         model=chosen.model,

@@ -104,20 +104,20 @@ def _like_another(own: dict[str, Any], place: str, seen: tuple[str, ...]) -> dic
 
     A key without a value leaves out what the other card knows.
     """
-    other, told, seen = own.pop("like", None), own.get("sources") or {}, (*seen, place)
+    other, given, seen = own.pop("like", None), own.get("sources") or {}, (*seen, place)
     if other is None:
         return own
     if not isinstance(other, str) or other in seen:
         raise InputError(f"{place}: like is {other!r}; expected the name of another GPU")
-    if not isinstance(told, Mapping):
-        raise InputError(f"{place}: sources is {told!r}; expected a mapping")
+    if not isinstance(given, Mapping):
+        raise InputError(f"{place}: sources is {given!r}; expected a mapping")
     try:
         found, _ = _gpu(other, seen)
     except InputError as error:
         raise InputError(f"{place}: like: {error}") from None
     found = {key: value for key, value in found.items() if key not in OF_ONE_CARD}
     sources = {key: f"taken from {other}: {source}" for key, source in found.get("sources", {}).items()}
-    sources |= told
+    sources |= given
     values = {**found, **own}
     kept = {key: value for key, value in values.items() if value is not None}
     return {**kept, "sources": {key: source for key, source in sources.items() if key in kept}}

@@ -112,11 +112,11 @@ class AttentionProblem:
     @property
     def name(self) -> str:
         """The problem as `parse` takes it."""
-        told = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if getattr(self, name)}
+        given = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if getattr(self, name)}
         if self.lengths:
-            told = {name: value for name, value in told.items() if name not in ("batch", "seq_q", "seq_kv")}
-            told["lengths"] = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in self.lengths)
-        words = [f"{name}={value}" for name, value in told.items()]
+            given = {name: value for name, value in given.items() if name not in ("batch", "seq_q", "seq_kv")}
+            given["lengths"] = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in self.lengths)
+        words = [f"{name}={value}" for name, value in given.items()]
         words += [f"softcap={self.softcap:g}"] if self.softcap else []
         return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
 

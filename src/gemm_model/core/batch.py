@@ -27,7 +27,7 @@ BoolArray = NDArray[np.bool_]
 
 NO_SECOND_USE = float("inf")
 """Footprint [bytes]; operands that are used once; by definition."""
-EMPTY_KERNEL_UNTOLD = -1.0
+EMPTY_KERNEL_UNKNOWN = -1.0
 """Placeholder for an empty kernel's event reading [us]; rows whose host did not record it; by definition."""
 
 
@@ -80,7 +80,7 @@ class GemmBatch:
     """Whether the scheduler is 'stream_k', which deals k tiles evenly to the clusters."""
     empty_kernel_us: FloatArray
     """Event reading around an empty kernel on the measuring host, which every burst time includes.
-        EMPTY_KERNEL_UNTOLD if the host did not record it."""
+        EMPTY_KERNEL_UNKNOWN if the host did not record it."""
     warps: FloatArray
     """Warps of a CTA in families whose kernels differ by it; 0 lets the family choose."""
     pdl: FloatArray
@@ -287,7 +287,7 @@ def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
         *(*p.sizes, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
         *(p.a_scale_bits, p.b_scale_bits),
         *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
-        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_UNTOLD),
+        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_UNKNOWN),
         *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
     )
 

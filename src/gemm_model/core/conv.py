@@ -90,11 +90,11 @@ class ConvProblem:
         sizes = dict(zip(_IMAGE[-len(self.size) :], self.size, strict=True))
         taps = dict(zip(_FILTER[-len(self.size) :], self.filter_size, strict=True))
         words = {"n": self.images, "c": self.channels, **sizes, "k": self.filters, **taps}
-        told = [f"{name}={value}" for name, value in words.items()]
-        told += [
+        given = [f"{name}={value}" for name, value in words.items()]
+        given += [
             f"{name}={'x'.join(map(str, getattr(self, name)))}" for name in ("stride", "pad", "dilation")
         ]
-        return " ".join((self.kind, *told, f"groups={self.groups}"))
+        return " ".join((self.kind, *given, f"groups={self.groups}"))
 
     @property
     def output_size(self) -> tuple[int, ...]:

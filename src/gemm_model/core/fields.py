@@ -16,19 +16,19 @@ def problem_fields(problem: GemmProblem) -> dict[str, Any]:
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
     kinds = {name: getattr(problem, name) for name in ("epilogue", "groups", "block_scaling", "conv")}
-    told: dict[str, Any] = {name: found.name for name, found in kinds.items() if found is not None}
+    fields: dict[str, Any] = {name: found.name for name, found in kinds.items() if found is not None}
     if problem.a_scale is not None and problem.a_scale == problem.b_scale:
-        told |= {"sf_dtype": problem.a_scale.dtype.name, "sf_vec_size": problem.a_scale.vec_size}
+        fields |= {"sf_dtype": problem.a_scale.dtype.name, "sf_vec_size": problem.a_scale.vec_size}
     for name, usual in (("a_major", "k"), ("b_major", "k"), ("c_major", "n")):
         if getattr(problem, name) != usual and problem.conv is None:
-            told[name] = getattr(problem, name)
+            fields[name] = getattr(problem, name)
     if problem.broadcast:
-        told |= {"broadcast": problem.broadcast}
+        fields |= {"broadcast": problem.broadcast}
     if problem.batch_strides is not None:
-        told |= {"batch_strides": problem.batch_strides.name}
+        fields |= {"batch_strides": problem.batch_strides.name}
     if problem.groups is not None and problem.groups.capacity is not None:
-        told |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
-    return {**sizes, **types, **told}
+        fields |= {"group_layout": problem.groups.layout, "capacity": problem.groups.capacity}
+    return {**sizes, **types, **fields}
 
 
 def kernel_fields(config: KernelConfig) -> dict[str, Any]:

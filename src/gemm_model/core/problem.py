@@ -242,9 +242,9 @@ class GemmProblem:
             ("the output", (self.m, out_n), self.c_major == "n", False),
         )
         strides = self.batch_strides
-        told = (None,) * 3 if strides is None else (strides.a, strides.b, strides.out)
+        given = (None,) * 3 if strides is None else (strides.a, strides.b, strides.out)
         found = []
-        for (name, extents, by_rows, shared), stride in zip(sides, told, strict=True):
+        for (name, extents, by_rows, shared), stride in zip(sides, given, strict=True):
             rows, columns = extents if by_rows else extents[::-1]
             step = rows * columns if stride is None else stride
             found.append(strided(name, self.batch, rows, columns, 0 if shared else step))

@@ -37,8 +37,8 @@ class Column:
 
 
 COLUMNS: dict[str, Column] = {
-    name: Column(**told)
-    for name, told in read_yaml_mapping(CONFIG_DIR / "measurements.yaml", "columns").items()
+    name: Column(**column)
+    for name, column in read_yaml_mapping(CONFIG_DIR / "measurements.yaml", "columns").items()
 }
 PROVENANCE = ("run",)
 """Columns that exist only in a data set."""
@@ -145,9 +145,9 @@ def as_texts(rows: pd.DataFrame) -> pd.DataFrame:
     """Typed rows as a table of texts, like a CSV file; columns without any cell are left out."""
     import pandas as pd
 
-    told = [name for name in rows.columns if rows[name].notna().any()]
+    filled = [name for name in rows.columns if rows[name].notna().any()]
     return pd.DataFrame(
-        {name: [_cell(value) for value in rows[name].astype(object)] for name in told},
+        {name: [_cell(value) for value in rows[name].astype(object)] for name in filled},
         index=pd.RangeIndex(2, len(rows) + 2, name="line"),
     )
 

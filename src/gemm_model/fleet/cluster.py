@@ -64,9 +64,9 @@ def joined(where: str, *, cards: int | None = None, compilers: int = 1) -> Itera
 
 def visible_cards() -> list[str]:
     """One word for each visible card, as in CUDA_VISIBLE_DEVICES. Raises MissingExtraError without a card."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        cards = [word.strip() for word in told.split(",") if word.strip()]
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        cards = [word.strip() for word in given.split(",") if word.strip()]
     else:
         try:
             nvml = import_module("pynvml")
@@ -166,11 +166,11 @@ def _batch_jobs(path: Path) -> Iterator[Any]:
     """A cluster of batch jobs, from `system`, `jobs` and the `options` of dask-jobqueue's class."""
     from gemm_model.config import read_yaml_mapping
 
-    told = read_yaml_mapping(path, "a cluster")
-    unknown = sorted(set(told) - {"system", "jobs", "options"})
+    described = read_yaml_mapping(path, "a cluster")
+    unknown = sorted(set(described) - {"system", "jobs", "options"})
     if unknown:
         raise InputError(f"{path}: unknown key {unknown[0]!r}; expected system, jobs and options")
-    system, jobs, options = told.get("system"), told.get("jobs", 1), told.get("options", {})
+    system, jobs, options = described.get("system"), described.get("jobs", 1), described.get("options", {})
     if system not in BATCH_SYSTEMS:
         raise InputError(f"{path}: system is {system!r}; expected one of {', '.join(BATCH_SYSTEMS)}")
     if not isinstance(jobs, int) or jobs < 1:

@@ -220,9 +220,9 @@ def remarks_on(readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
         if drift > SENTINEL_DRIFT_LIMIT:
             remarks.setdefault(uuid, []).append(f"sentinel drifted by {drift:.1%}")
         if abs(time_us / middle - 1.0) > bench_numbers().card_difference:
-            told = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
-            remarks.setdefault(uuid, []).append(told)
-    return {uuid: "; ".join(told) for uuid, told in remarks.items()}
+            remark = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
+            remarks.setdefault(uuid, []).append(remark)
+    return {uuid: "; ".join(said) for uuid, said in remarks.items()}
 
 
 def _compile_first(task: tuple[Job, Row, Sequence[int]]) -> Outcome:

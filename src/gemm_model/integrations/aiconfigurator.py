@@ -131,7 +131,7 @@ def write_system(
     runtime = {"framework": backend.name, "version": backend.version}
     meta = {"schema_version": 1, "provenance": "gemm-model, predicted", "runtime": runtime}
     device = (gpu.device_names or (gpu.name,))[0]
-    told = {"framework": backend.name.upper(), "version": backend.version, "device": device}
+    labels = {"framework": backend.name.upper(), "version": backend.version, "device": device}
     files = []
     for family in dict.fromkeys(FAMILIES[name] for name in tables):
         place = folder / system["data_dir"] / family / backend.name / backend.version
@@ -139,7 +139,7 @@ def write_system(
         names = [name for name in tables if FAMILIES[name] == family]
         for name in names:
             files.append(place / f"{name}.parquet")
-            columns = {**told, "op_name": name.removesuffix("_perf"), "kernel_source": "gemm-model"}
+            columns = {**labels, "op_name": name.removesuffix("_perf"), "kernel_source": "gemm-model"}
             with atomic_path(files[-1]) as temporary:
                 pd.DataFrame({**columns, **tables[name]}).to_parquet(temporary, index=False)
         files.append(place / "collection_meta.yaml")

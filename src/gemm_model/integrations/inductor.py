@@ -66,8 +66,8 @@ class Way:
 
     @classmethod
     def of(cls, template: str, parameters: Mapping[str, Any]) -> Way:
-        told = tuple((name, parameters[name]) for name in SHAPE_OF if name in parameters)
-        return cls(template, () if template.startswith(EXTERN) else told)
+        known = tuple((name, parameters[name]) for name in SHAPE_OF if name in parameters)
+        return cls(template, () if template.startswith(EXTERN) else known)
 
     @property
     def known(self) -> bool:
@@ -113,10 +113,10 @@ class WayTimes:
     def _triton_us(self, problem: GemmProblem, ways: Sequence[Way]) -> list[float]:
         pairs = []
         for way in ways:
-            told = dict(way.parameters)
-            config = config_from(told)
+            parameters = dict(way.parameters)
+            config = config_from(parameters)
             fast = problem.a_dtype.bits == 8
-            pairs.append((problem, replace(config, warps=told["num_warps"], fast_accum=fast)))
+            pairs.append((problem, replace(config, warps=parameters["num_warps"], fast_accum=fast)))
         if not pairs:
             return []
         batch = batch_of(pairs)
@@ -289,8 +289,8 @@ def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
 
 def stand_aside(what: str, reason: Exception) -> None:
     """Say in one line that Inductor chooses by itself."""
-    told = str(reason).partition("\n")[0] or type(reason).__name__
-    log.warning("gemm-model leaves %s to Inductor: %s", what, told)
+    why = str(reason).partition("\n")[0] or type(reason).__name__
+    log.warning("gemm-model leaves %s to Inductor: %s", what, why)
 
 
 def lookup_table(
@@ -332,11 +332,15 @@ def _offered(traced: TracedInputs, problem: GemmProblem) -> list[Way]:
 
 def _entry(way: Way, problem: GemmProblem) -> dict[str, Any]:
     """A row of Inductor's lookup table."""
-    told = dict(way.parameters)
+    parameters = dict(way.parameters)
     if way.template in TRITON_TEMPLATES:
-        told |= {"EVEN_K": problem.k % told["BLOCK_K"] == 0, "ALLOW_TF32": False, "USE_FAST_ACCUM": False}
-        told |= {"ACC_TYPE": "tl.float32"}
-    return {"template_id": way.template, **told}
+        parameters |= {
+            "EVEN_K": problem.k % parameters["BLOCK_K"] == 0,
+            "ALLOW_TF32": False,
+            "USE_FAST_ACCUM": False,
+        }
+        parameters |= {"ACC_TYPE": "tl.float32"}
+    return {"template_id": way.template, **parameters}
 
 
 @dataclass(frozen=True, slots=True)

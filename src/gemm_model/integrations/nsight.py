@@ -119,13 +119,13 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
     composed = world.composed()
     counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in kernel.counted}
     clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]
-    told = {**kernel.counted, "sm_clk_mhz": clock}
+    counted = {**kernel.counted, "sm_clk_mhz": clock}
     rows = [
         {
             "what": name,
-            "counted": told[name],
+            "counted": counted[name],
             "predicted": value,
-            "ratio": told[name] / value if value else None,
+            "ratio": counted[name] / value if value else None,
         }
         for name, value in {**counts, "sm_clk_mhz": float(composed.times.sm_clk_mhz)}.items()
     ]

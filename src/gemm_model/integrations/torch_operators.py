@@ -49,7 +49,7 @@ FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 
 GEMM, BATCHED, GROUPED, CONVOLUTION = "GEMM", "batched GEMM", "grouped GEMM", "convolution"
 ATTENTION_KIND = "attention"
-"""Kinds of work. The groups of a grouped GEMM count as equal, because their sizes depend on data."""
+"""Kinds of work. The groups of a grouped GEMM are taken as equal, because their sizes depend on data."""
 
 BLOCKS_OF_128 = {4: "1x128", 5: "128x128"}
 """Scale blocks applied in software, by torch's `ScalingType`."""

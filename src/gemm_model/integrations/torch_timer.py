@@ -380,7 +380,7 @@ def load_model_builder(target: str) -> Callable[[], Any]:
     except (ImportError, OSError, SyntaxError) as error:
         raise InputError(f"{module_name}: cannot be imported ({error})") from None
     except Exception as error:  # whatever the module itself raises
-        raise InputError(f"{module_name}: cannot be imported ({_told(error)})") from None
+        raise InputError(f"{module_name}: cannot be imported ({_one_line(error)})") from None
     builder = getattr(module, function, None)
     if not callable(builder):
         raise InputError(f"{module_name} has no function {function!r}")
@@ -399,7 +399,7 @@ def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) ->
             "nothing and leaves the model and its inputs on the device where they are made"
         ) from None
     except Exception as error:
-        raise InputError(f"the model's function fails ({_told(error)})") from None
+        raise InputError(f"the model's function fails ({_one_line(error)})") from None
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0])):
         raise InputError("the model's function returned something else; expected (model, input or inputs)")
     model, inputs = built
@@ -417,7 +417,7 @@ def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) ->
     except GemmModelError:
         raise
     except Exception as error:
-        raise InputError(f"the model fails ({_told(error)})") from None
+        raise InputError(f"the model fails ({_one_line(error)})") from None
 
 
 def _reason(error: Exception) -> str:
@@ -425,7 +425,7 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0].split(". ")[0].rstrip(".")
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """What code of a user's raised, and where."""
     place = extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {_reason(error)}; {place.filename}, line {place.lineno}"

@@ -153,8 +153,8 @@ class Calibration:
             asdict(family_numbers()),
             asdict(kernel_model_numbers()),
         ]
-        told = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
-        return sha256(told.encode()).hexdigest()[:16]
+        text = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
+        return sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

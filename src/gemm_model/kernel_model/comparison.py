@@ -127,8 +127,8 @@ def _shapley(first: World, second: World) -> dict[str, float]:
 def _differing(first: World, second: World) -> list[str]:
     settings = [name for name, parts in SETTINGS.items() if _differ(first.config, second.config, parts)]
     card = [name for name, parts in CARD.items() if _differ(first.gpu, second.gpu, parts)]
-    told = {part for parts in CARD.values() for part in parts}
-    rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in told)
+    named = {part for parts in CARD.values() for part in parts}
+    rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in named)
     beside = [REST] if _differ(first.gpu, second.gpu, rest) else []
     context = [CONTEXT] if first.options != second.options else []
     return [*settings, *card, *beside, *context]

@@ -29,7 +29,7 @@ from gemm_model.kernels.mechanisms import EdgeTiles, KernelNumbers
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
 """Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
 ROUNDING = 1e-6
-"""Shares below this count as 0 [CTAs]; rows outside the matrix; chosen, for rounding errors."""
+"""Shares below this are taken as 0 [CTAs]; rows outside the matrix; chosen, for rounding errors."""
 
 
 @formula_record
@@ -85,7 +85,7 @@ class _Edge:
     fixed: Flags
     """Whether a resident cluster keeps its row for all its tiles."""
     along: Values
-    """CTAs of a cluster along the operand's extent; each half of a pair's B counts as one."""
+    """CTAs of a cluster along the operand's extent; each half of a pair's B is one."""
     sharers: Values
     """CTAs that receive a tile by multicast."""
     readers: Values

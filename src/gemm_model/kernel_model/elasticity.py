@@ -86,9 +86,9 @@ def elasticities(found: Composed) -> Mapping[str, Values]:
 def _of_k_tile(found: Composed, math_us: Values) -> Parts:
     """What MMAs, the MMA warps' other work and spilled registers have of k tiles that take so long."""
     geometry, step = found.geometry, found.times.step
-    told = (geometry.resources, geometry.schedule.k_tiles, found.numbers, 0.0)
-    own = unspilled_clk(geometry.batch, geometry.rate, *told)
-    faster = unspilled_clk(geometry.batch, geometry.rate * (1.0 + SMALL), *told)
+    same = (geometry.resources, geometry.schedule.k_tiles, found.numbers, 0.0)
+    own = unspilled_clk(geometry.batch, geometry.rate, *same)
+    faster = unspilled_clk(geometry.batch, geometry.rate * (1.0 + SMALL), *same)
     mma = minimum((1.0 - faster / maximum(own, NOTHING)) * (1.0 + SMALL) / SMALL, 1.0)
     spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
     beside_us = math_us * (1.0 - spilled)

@@ -259,7 +259,7 @@ def _advice(world: World, model: KernelModel, runtime_us: float) -> tuple[WhatIf
     predicted = model.predict_batch(batch_of([(world.problem, config) for _, config in good]))
     best: dict[str, WhatIf] = {}
     for (name, config), time_us in zip(good, predicted.runtime_us.tolist(), strict=True):
-        words = f"{name} {_told(name, config)}"
+        words = f"{name} {_words_of(name, config)}"
         if time_us < best.get(name, WhatIf(change="", runtime_us=runtime_us, relative=1.0)).runtime_us:
             best[name] = WhatIf(change=words, runtime_us=time_us, relative=time_us / runtime_us)
     worth = [each for each in best.values() if each.relative < 1.0 - WORTH_TELLING]
@@ -281,7 +281,7 @@ def _neighbours(world: World) -> Iterator[tuple[str, list[KernelConfig]]]:
     yield "fast_accum", [replace(config, fast_accum=True)] if eight_bit else []
 
 
-def _told(name: str, config: KernelConfig) -> str:
+def _words_of(name: str, config: KernelConfig) -> str:
     if name == "tile":
         return f"{config.cta_m}x{config.cta_n}"
     if name == "cluster":

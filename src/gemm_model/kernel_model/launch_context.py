@@ -85,8 +85,8 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
 
     An empty kernel takes 0.28 us longer on the H100 than on the H200; a kernel with work does not.
     """
-    told = batch.empty_kernel_us - gpu.graph_launch_us
-    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, told)
+    measured = batch.empty_kernel_us - gpu.graph_launch_us
+    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, measured)
 
 
 def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:

@@ -435,9 +435,9 @@ class PhysicalEvaluation:
         spilled = self.geometry.resources.spilled_registers
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        told = self.known.caveats + spills
+        found = self.known.caveats + spills
         kinds = self.geometry.batch.kinds
-        return told if kinds is None else told + self._kind_caveats(kinds)
+        return found if kinds is None else found + self._kind_caveats(kinds)
 
     def _kind_caveats(self, kinds: KindColumns) -> tuple[str, ...]:
         """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""

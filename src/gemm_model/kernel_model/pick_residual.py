@@ -50,7 +50,7 @@ fastest kernel, its waves and tile."""
 
 def features(problem: GemmProblem, config: KernelConfig, fastest: Prediction, expected_us: float) -> Features:
     """The features of one convolution and its fastest kernel, of shape (FEATURES, 1)."""
-    conv, told = problem.conv, fastest.details
+    conv, details = problem.conv, fastest.details
     if conv is None:
         raise ValueError("a plain product; expected a convolution")
     alignments = (power_of_two_divisor(size / conv.groups) for size in (conv.channels, conv.filters))
@@ -59,8 +59,12 @@ def features(problem: GemmProblem, config: KernelConfig, fastest: Prediction, ex
         *(conv.channels, conv.filters, conv.groups, conv.taps, prod(conv.stride), max(conv.dilation)),
         *(len(conv.size), conv.images, prod(conv.output_size), conv.output_size[-1], *alignments),
         *(fastest.runtime_us, expected_us / fastest.runtime_us),
-        *(told[f"{name}_us"] / fastest.runtime_us for name in RESOURCES),
-        *(told["full_waves"], told["last_wave_tiles"] / told["tiles_per_wave"], told["tiles_per_wave"]),
+        *(details[f"{name}_us"] / fastest.runtime_us for name in RESOURCES),
+        *(
+            details["full_waves"],
+            details["last_wave_tiles"] / details["tiles_per_wave"],
+            details["tiles_per_wave"],
+        ),
         *(config.cta_m, config.cta_n, config.cta_k, config.split_k),
     )
     table = np.array(values, dtype=np.float64)[:, np.newaxis]
@@ -121,13 +125,13 @@ def load_pick_residual(path: Path) -> PickResidual:
     """Raises InputError for another file, or one of other features."""
     about, arrays = read_archive(path)
     expected = {"version": FORMAT_VERSION, "features": list(FEATURES)}
-    told = about if isinstance(about, Mapping) else {}
-    whole = told.keys() >= {"fingerprint", "shift", "error_band"}
-    if not whole or any(told.get(key) != value for key, value in expected.items()):
+    header = about if isinstance(about, Mapping) else {}
+    whole = header.keys() >= {"fingerprint", "shift", "error_band"}
+    if not whole or any(header.get(key) != value for key, value in expected.items()):
         raise InputError(f"{path}: expected picks of format version {FORMAT_VERSION} and the known features")
     return PickResidual(
-        fingerprint=str(told["fingerprint"]),
+        fingerprint=str(header["fingerprint"]),
         forest=forest_of(arrays, FOREST, len(FEATURES), path),
-        shift=float(told["shift"]),
-        error_band=float(told["error_band"]),
+        shift=float(header["shift"]),
+        error_band=float(header["error_band"]),
     )

@@ -175,7 +175,7 @@ class _CountedRequests:
         """For the minor extent and the major one.
 
         Of matrices whose minor and major operand is `shared` (0 or 1), in `groups` of so many panels, of so
-        many steps, and so many of them; whole numbers, or means that count as such.
+        many steps, and so many of them; whole numbers, or means.
         """
         sms = float(self.sms)
         group, steps, several = map(floor, groups)

@@ -83,8 +83,8 @@ class World:
 
     def _known(self) -> tuple[Any, KernelModel, Knowledge]:
         """The kernel as a row, its model without a residual, and what serves it."""
-        told = {name: value for name, value in self.options.items() if name not in ("residual", "without")}
-        model, row = KernelModel(self.gpu, **told, residual=OFF), numbers_of(self.problem, self.config)
+        options = {name: value for name, value in self.options.items() if name not in ("residual", "without")}
+        model, row = KernelModel(self.gpu, **options, residual=OFF), numbers_of(self.problem, self.config)
         return row, model, model.knowledge(family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind])
 
     def having(self, values: Mapping[str, float]) -> World:
@@ -189,9 +189,9 @@ def _scaled_field(gpu: GpuSpec, name: str, factor: float) -> float:
 
 def _own(world: World, name: str) -> int:
     """A field of a configuration, or what the family chooses for it."""
-    told = int(getattr(world.config, name))
-    if told:
-        return told
+    given = int(getattr(world.config, name))
+    if given:
+        return given
     row = numbers_of(world.problem, world.config)
     found = resources_of(row, world.gpu, family_at(int(row.kernel), world.gpu))
     return int(getattr(found, name)) if hasattr(found, name) else 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_UNTOLD,
+    EMPTY_KERNEL_UNKNOWN,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -45,8 +45,8 @@ from gemm_model.kernels.feasibility import (
 
 COUNTS = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "stages", "swizzle", "split_k")
 """Parts of a configuration that are whole numbers, as columns name them."""
-UNTOLD: Mapping[str, float] = {
-    "empty_kernel_us": EMPTY_KERNEL_UNTOLD,
+UNSET: Mapping[str, float] = {
+    "empty_kernel_us": EMPTY_KERNEL_UNKNOWN,
     "warps": float(AUTO),
     "pdl": -1.0,
     "footprint_bytes": NO_SECOND_USE,
@@ -86,7 +86,7 @@ class CandidateSpace:
     shape (tile orders, 1) for values that depend on the tile order."""
     resources: Resources
     """Resources of each kernel; numbers if all kernels agree."""
-    _told: dict[int, Candidate] = field(default_factory=dict)
+    _built: dict[int, Candidate] = field(default_factory=dict)
     """Cache of candidates by position: successive shapes ask for the same ones."""
 
     def __len__(self) -> int:
@@ -98,9 +98,9 @@ class CandidateSpace:
         return len(self) // self.family.space.orders_per_kernel
 
     def candidate(self, index: int) -> Candidate:
-        found = self._told.get(index)
+        found = self._built.get(index)
         if found is None:
-            found = self._told[index] = self._candidate(index)
+            found = self._built[index] = self._candidate(index)
         return found
 
     def _candidate(self, index: int) -> Candidate:
@@ -155,7 +155,7 @@ class CandidateSpace:
         swapped = columns.pop("swapped")
         m, n = np.repeat(m, each), np.repeat(n, each)
         columns["m"], columns["n"] = where(swapped, n, m), where(swapped, m, n)
-        columns |= UNTOLD
+        columns |= UNSET
         columns["kinds"] = _kinds_of_grid(not_plain, columns, each)
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
@@ -292,7 +292,7 @@ def _space(
     orders = family.space.orders_per_kernel
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources do not depend on sizes.
-    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNTOLD, "kinds": kinds}
+    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNSET, "kinds": kinds}
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
         family=family,

@@ -250,7 +250,7 @@ def _math_in_round_trip(
 def _blocks_in_turn(
     batch: GemmBatch, rules: ResourceRules, mma_columns: Values, warpgroups: Values
 ) -> Values:
-    """Blocks promoted in turn; scaled sums wait for the MMAs of all blocks, so that they count as one."""
+    """Blocks promoted in turn; scaled sums wait for the MMAs of all blocks, so they are one."""
     if not rules.promotes_by_block:
         return 1.0
     blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))

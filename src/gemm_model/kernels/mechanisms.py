@@ -623,9 +623,9 @@ def _numbers_of(record: Any, mechanism: str, prefix: str = "") -> tuple[Number, 
         "neutral": None,
     }
     found = []
-    for name, told in described.items():
-        low, high = told["bounds"]
-        known = {**of_record, **told, "low": low, "high": high}
+    for name, entry in described.items():
+        low, high = entry["bounds"]
+        known = {**of_record, **entry, "low": low, "high": high}
         found.append(
             Number(name=prefix + name, **{each.name: known[each.name] for each in fields(Number)[1:]})
         )

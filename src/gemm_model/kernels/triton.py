@@ -47,8 +47,8 @@ SPECIALIZED_WARPS = 12.0
 
 def warpgroups(batch: GemmBatch) -> Values:
     """MMA warpgroups of a tile: all four or eight MMA warps share it."""
-    told = where(batch.warps == SPECIALIZED_WARPS, 2.0, maximum(batch.warps / 4.0, 1.0))
-    return where(batch.warps > 0.0, told, multistage.warpgroups(batch))
+    given = where(batch.warps == SPECIALIZED_WARPS, 2.0, maximum(batch.warps / 4.0, 1.0))
+    return where(batch.warps > 0.0, given, multistage.warpgroups(batch))
 
 
 def held_stages(batch: GemmBatch) -> Values:

@@ -71,9 +71,9 @@ def kernel_title(kernel: Mapping[str, Any]) -> str:
     if "head_dim" not in kernel:
         return "MNK {m} {n} {k}".format(**kernel)
     names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "window", "kernel")
-    told = [f"{name}={kernel[name]}" for name in names if kernel.get(name) not in (None, "")]
+    given = [f"{name}={kernel[name]}" for name in names if kernel.get(name) not in (None, "")]
     tile = f" tile={kernel['tile_m']}x{kernel['tile_n']}" if kernel.get("tile_m") else ""
-    return f"ATTENTION {' '.join(told)}{tile}"
+    return f"ATTENTION {' '.join(given)}{tile}"
 
 
 def extreme_rows(frame: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -75,14 +75,14 @@ def swept(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
     values = sorted({row[name] for row in rows})
     # Steps that grow are factors.
     factors = len(values) > 2 and values[-1] - values[-2] > 1.5 * (values[1] - values[0])
-    told = {"predicted_us": "predicted time (us)", "tflops": "TFLOP/s"}
-    for side, column in zip(axes, told, strict=True):
+    titles = {"predicted_us": "predicted time (us)", "tflops": "TFLOP/s"}
+    for side, column in zip(axes, titles, strict=True):
         for gpu, table in pd.DataFrame(rows).groupby(lambda place: rows[place].get("gpu", ""), sort=False):
             at, value = table[name], table[column].astype(float)
             line = side.plot(at, value, marker="o", markersize=3, label=gpu)[0]
             band = 1.0 + table["error_band"].astype(float).fillna(0.0)
             side.fill_between(at, value / band, value * band, color=line.get_color(), alpha=0.2)
-        side.set(xlabel=name, ylabel=told[column], yscale="linear" if column == "tflops" else "log")
+        side.set(xlabel=name, ylabel=titles[column], yscale="linear" if column == "tflops" else "log")
         side.set_xscale("log" if factors else "linear")
         for axis in (side.xaxis, side.yaxis):
             axis.set_major_formatter("{x:.6g}")

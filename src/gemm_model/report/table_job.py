@@ -122,13 +122,13 @@ def _by_place(
     if of_rows is None or not columns:
         found["", ""] = chosen, [np.arange(len(table))]
     else:
-        told = table[columns].fillna("").astype(str)
-        if "regime" in told and attention.is_attention_table(table):
-            told["regime"] = told["regime"].where(told["regime"] == SUSTAINED, "")
-        codes = told.groupby(columns, sort=False).ngroup().to_numpy()
+        cells = table[columns].fillna("").astype(str)
+        if "regime" in cells and attention.is_attention_table(table):
+            cells["regime"] = cells["regime"].where(cells["regime"] == SUSTAINED, "")
+        codes = cells.groupby(columns, sort=False).ngroup().to_numpy()
         for code in dict.fromkeys(codes):
             places = np.flatnonzero(codes == code)
-            each = of_rows(told.iloc[places[0]].to_dict())
+            each = of_rows(cells.iloc[places[0]].to_dict())
             found.setdefault((each.gpu.name, each.options.get("regime", "")), (each, []))[1].append(places)
     parts = [(each, np.sort(np.concatenate(places))) for each, places in found.values()]
     for each, places in parts if "runtime_us" in table else ():
@@ -166,8 +166,8 @@ def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str
     regime = chosen.options.get("regime")
     if regime is None or not tell_regime:
         return {"gpu": chosen.gpu.name}
-    told = table["regime"].replace("", np.nan) if "regime" in table and "runtime_us" in table else None
-    return {"gpu": chosen.gpu.name, "regime": regime if told is None else told.fillna(regime)}
+    given = table["regime"].replace("", np.nan) if "regime" in table and "runtime_us" in table else None
+    return {"gpu": chosen.gpu.name, "regime": regime if given is None else given.fillna(regime)}
 
 
 def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:

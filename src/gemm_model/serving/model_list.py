@@ -25,9 +25,9 @@ def listed_models() -> list[ModelShapes]:
     """Each listed model twice: with weights of 16 bits, and quantized to fp8 as its checkpoints are."""
     models = read_yaml_mapping(CONFIG_DIR / "serving_models.yaml", "list of models")["models"]
     found = []
-    for name, told in models.items():
+    for name, description in models.items():
         config = {**ATTENTION, "hidden_act": "silu", "model_type": name}
-        config |= {key: value for key, value in told.items() if key != "fp8"}
+        config |= {key: value for key, value in description.items() if key != "fp8"}
         found.append(shapes_of(config, name))
-        found.append(shapes_of({**config, "quantization_config": FP8[told["fp8"]]}, name))
+        found.append(shapes_of({**config, "quantization_config": FP8[description["fp8"]]}, name))
     return found

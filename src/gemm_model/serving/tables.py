@@ -118,9 +118,9 @@ def _product(cells: dict[str, Any]) -> ServedProduct:
     if cells["weights_only"] > 1 or cells["gathered"] > 1:
         raise InputError("weights_only or gathered is more than 1; expected 0 or 1")
     of_blocks = {"in_dtype": "e4m3", "scaling": "block128x128"} if kernel == BLOCK_FP8 else {}
-    told = {name: cells[name] for name in ("in_dtype", "scaling") if cells[name]}
+    types = {name: cells[name] for name in ("in_dtype", "scaling") if cells[name]}
     counts = {name: int(cells[name]) for name in COUNTS} | {name: bool(cells[name]) for name in FLAGS}
-    product = ServedProduct(**of_blocks | told | counts)
+    product = ServedProduct(**of_blocks | types | counts)
     if kernel == BLOCK_FP8 and (product.experts_total > 1 or not product.block_scaled):
         raise InputError(f"{kernel} multiplies one matrix of fp8 in scaled blocks; expected {MOE} for others")
     return product

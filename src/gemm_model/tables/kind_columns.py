@@ -63,8 +63,8 @@ def with_kind_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
         result["cta_m"] * result["cluster_m"],
         result["cta_n"] * result["cluster_n"],
     )
-    told = [name for name in (*KIND_COLUMNS, *TYPE_COLUMNS) if name in frame]
-    keys = frame[told].astype(object).fillna("").astype(str)
+    present = [name for name in (*KIND_COLUMNS, *TYPE_COLUMNS) if name in frame]
+    keys = frame[present].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         keys[name] = result[name]
     plain = kind_columns(GemmProblem.of(1, 1, 1), 1.0, 1.0)

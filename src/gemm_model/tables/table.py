@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gemm_model.core.batch import (
-    EMPTY_KERNEL_UNTOLD,
+    EMPTY_KERNEL_UNKNOWN,
     NO_SECOND_USE,
     BoolArray,
     FloatArray,
@@ -88,12 +88,12 @@ MAX_FOOTPRINT_BYTES = 1e13
 MAX_COLUMNS = 1000
 """Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
-OK, FAILED, IN_TURN, NO_TILE, SPLIT_UNTOLD = "ok", "failed", "in_turn", "no_tile", "split_untold"
+OK, FAILED, IN_TURN, NO_TILE, SPLIT_UNKNOWN = "ok", "failed", "in_turn", "no_tile", "split_untold"
 LEFT_OUT = {
     FAILED: "{} rows without a measurement (column disposition)",
     IN_TURN: "{} rows of two kernels in turn (column partner)",
     NO_TILE: "{} rows of kernel {} have no tile and",
-    SPLIT_UNTOLD: "{} rows split K in parts that are not told and",
+    SPLIT_UNKNOWN: "{} rows split K in parts that are not told and",
 }
 """What notes say of rows by their disposition."""
 
@@ -177,12 +177,12 @@ def batch_from_frame(frame: pd.DataFrame, *, needs_tile: bool) -> GemmBatch:
     columns["batch"] = sizes(frame, "batch", default=1.0)
     columns |= _operand_columns(frame)
     columns |= _kernel_columns(frame if needs_tile else frame[[]])
-    columns["empty_kernel_us"] = _told(
-        frame, "empty_kernel_us", EMPTY_KERNEL_UNTOLD, MAX_EMPTY_KERNEL_US, "a number of microseconds"
+    columns["empty_kernel_us"] = _given(
+        frame, "empty_kernel_us", EMPTY_KERNEL_UNKNOWN, MAX_EMPTY_KERNEL_US, "a number of microseconds"
     )
-    columns["warps"] = _told(frame, "warps", 0.0, 64.0, "a number of warps")
-    columns["pdl"] = _told(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
-    columns["footprint_bytes"] = _told(
+    columns["warps"] = _given(frame, "warps", 0.0, 64.0, "a number of warps")
+    columns["pdl"] = _given(frame, "pdl", -1.0, 1.0, "whether launches are dependent,")
+    columns["footprint_bytes"] = _given(
         frame, "footprint_bytes", NO_SECOND_USE, MAX_FOOTPRINT_BYTES, "a number of bytes"
     )
     columns = with_kind_columns(frame, columns)
@@ -227,8 +227,8 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, default in _KERNEL_SIZE_DEFAULTS.items():
         # A tile is never guessed: if a table has the column, each row must fill it.
-        told = name in _TILE and name in frame
-        columns[name] = sizes(frame, name, default=None if told else default)
+        required = name in _TILE and name in frame
+        columns[name] = sizes(frame, name, default=None if required else default)
     for name in _AUTO_SIZES:
         columns[name] = sizes(frame, name, default=0.0, low=0)
     columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
@@ -256,7 +256,7 @@ def _sums_stay(frame: pd.DataFrame) -> BoolArray:
     return found
 
 
-def _told(frame: pd.DataFrame, name: str, default: float, high: float, what: str) -> FloatArray:
+def _given(frame: pd.DataFrame, name: str, default: float, high: float, what: str) -> FloatArray:
     """Numbers from 0 to `high` of a column that tables may lack, with `default` for empty cells."""
     if name not in frame:
         return np.broadcast_to(np.asarray(default), (len(frame),))
@@ -276,8 +276,8 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     `schema.understood`, which gives the columns their names.
     """
     frame = understood(frame)
-    told, disposition = dispositions(frame, needs_tile=needs_tile)
-    kept = told[(disposition == OK).to_numpy()]
+    judged, disposition = dispositions(frame, needs_tile=needs_tile)
+    kept = judged[(disposition == OK).to_numpy()]
     notes = list(frame.attrs.get("notes", ()))
     kernels = frame["kernel"].astype(str) if "kernel" in frame else pd.Series("", index=frame.index)
     reasons = disposition.where(disposition.isin([OK, *LEFT_OUT]), FAILED)
@@ -294,15 +294,15 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
 
 def _sums_note(frame: pd.DataFrame) -> list[str]:
     """A sentence on the rows whose sums nothing tells and whose family has one kind of fp8 sums."""
-    untold = _sums_stay(frame)
+    unknown = _sums_stay(frame)
     if "fast_accum" in frame:
-        untold = untold & ~is_asked(frame["fast_accum"])
+        unknown = unknown & ~is_asked(frame["fast_accum"])
     name = "a_dtype" if "a_dtype" in frame else "in_dtype"
-    if name in frame and untold.any():
+    if name in frame and unknown.any():
         codes, types, _ = _types(frame, name)
-        untold = untold & _looked_up([each.bits == 8 for each in types], codes)
+        unknown = unknown & _looked_up([each.bits == 8 for each in types], codes)
     names = ", ".join(sorted(sums_stay()))
-    return [f"{untold.sum()} rows of {names} have fast_accum 1, as its kernels do"] if untold.any() else []
+    return [f"{unknown.sum()} rows of {names} have fast_accum 1, as its kernels do"] if unknown.any() else []
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
@@ -314,15 +314,15 @@ def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame
     """
     disposition = pd.Series(OK, index=frame.index, name="disposition", dtype=object)
     if "disposition" in frame:
-        told = frame["disposition"].fillna("").astype(str)
-        disposition = told.mask(told == "", FAILED).astype(object)
+        given = frame["disposition"].fillna("").astype(str)
+        disposition = given.mask(given == "", FAILED).astype(object)
     if "partner" in frame:
         disposition[(disposition == OK) & (frame["partner"].fillna("").astype(str) != "")] = IN_TURN
     if needs_tile and "kernel" in frame and "cta_m" in frame:
         untiled = frame["cta_m"].isna() | (frame["cta_m"].astype(str) == "")
         disposition[(disposition == OK) & untiled & (frame["kernel"].astype(str) != "")] = NO_TILE
         frame = _with_splits_of_grids(frame)
-        disposition[(disposition == OK) & _splits_untold(frame)] = SPLIT_UNTOLD
+        disposition[(disposition == OK) & _splits_unknown(frame)] = SPLIT_UNKNOWN
     return frame, disposition
 
 
@@ -349,7 +349,7 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
     return notes
 
 
-def _splits_untold(frame: pd.DataFrame) -> pd.Series:
+def _splits_unknown(frame: pd.DataFrame) -> pd.Series:
     """Mask of library kernels that split K by their name, without a column for the number of parts."""
     if "kernel_name" not in frame or "split_k" not in frame:
         return pd.Series(False, index=frame.index)
@@ -362,18 +362,18 @@ def _with_splits_of_grids(frame: pd.DataFrame) -> pd.DataFrame:
 
     A persistent grid, as large as the card, is no whole multiple of the tiles.
     """
-    untold = _splits_untold(frame)
-    if "grid" not in frame or not untold.any():
+    unknown = _splits_unknown(frame)
+    if "grid" not in frame or not unknown.any():
         return frame
-    rows = frame[untold]
+    rows = frame[unknown]
     tiles = pd.Series(1.0, index=rows.index)
     for size, cta, cluster in (("m", "cta_m", "cluster_m"), ("n", "cta_n", "cluster_n")):
         extent, tile, ctas = (pd.to_numeric(rows[name], errors="coerce") for name in (size, cta, cluster))
         tiles *= np.ceil(extent / (tile * ctas)) * ctas
     parts = rows["grid"].map(_grid_ctas) / tiles
-    told = parts[(parts > 1.0) & (parts % 1.0 == 0.0)]
+    splits = parts[(parts > 1.0) & (parts % 1.0 == 0.0)]
     result = frame.assign(split_k=frame["split_k"].astype(object))
-    result.loc[told.index, "split_k"] = told.astype(int).astype(str)
+    result.loc[splits.index, "split_k"] = splits.astype(int).astype(str)
     result.attrs = dict(frame.attrs)
     return result
 

@@ -141,7 +141,7 @@ def _cta_rows(
 ) -> Iterator[pd.DataFrame]:
     """The rows of a CTA that has a tile in every wave; `tile` counts its tiles from 0."""
     ring = ring_of(waves, lanes)
-    told_us = _told_us(waves, ring, family)
+    known_us = _known_us(waves, ring, family)
     yield _load_rows(waves, ring, grouped)
     for tiles in lanes:
         first, last = _groups(len(tiles.wave), grouped)
@@ -159,7 +159,7 @@ def _cta_rows(
                 waited_us=np.add.reduceat(waited, first),
                 **place,
             )
-            yield from _wait_rows(tiles, first, told_us)
+            yield from _wait_rows(tiles, first, known_us)
         if tiles.lane.stores:
             own = first[alone]
             yield new_rows(
@@ -195,18 +195,18 @@ def _groups(tiles: int, grouped: int) -> tuple[IntArray, IntArray]:
     return first, np.append(first[1:], tiles) - 1
 
 
-def _wait_rows(tiles: LaneTiles, first: IntArray, told_us: FloatArray) -> Iterator[pd.DataFrame]:
+def _wait_rows(tiles: LaneTiles, first: IntArray, known_us: FloatArray) -> Iterator[pd.DataFrame]:
     """A lane's waits before the MMAs of each tile; the first wait begins with its CTA.
 
-    Before the first tile it waits for data. Before a later tile it waits for the tile's number (`told_us`,
+    Before the first tile it waits for data. Before a later tile it waits for the tile's number (`known_us`,
     for each wave), then for its turn.
     """
     wave, free_us, start_us = tiles.wave[first], tiles.free_us[first], tiles.start_us[first]
-    told = np.clip(told_us[wave], free_us, start_us)
+    known = np.clip(known_us[wave], free_us, start_us)
     spans = (
         (DATA, wave == 0, free_us, start_us),
-        (NEXT_TILE, wave > 0, free_us, told),
-        (TURN, wave > 0, told, start_us),
+        (NEXT_TILE, wave > 0, free_us, known),
+        (TURN, wave > 0, known, start_us),
     )
     for cause, of_cause, begin_us, end_us in spans:
         shown = of_cause & (end_us > begin_us + SHORTEST_WAIT_US)
@@ -221,7 +221,7 @@ def _wait_rows(tiles: LaneTiles, first: IntArray, told_us: FloatArray) -> Iterat
         )
 
 
-def _told_us(waves: Waves, ring: Ring, family: KernelFamily) -> FloatArray:
+def _known_us(waves: Waves, ring: Ring, family: KernelFamily) -> FloatArray:
     """When the warps of a CTA know the tile of each wave: at once, or when the load warp announces it."""
     if not family.loader_deals:
         return np.full(waves.count, -np.inf)

@@ -13,7 +13,7 @@ from gemm_model.timeline.kernel_timeline import DATA, SOURCE_MATRIX, STORE_BUFFE
 from gemm_model.timeline.trace import NS_PER_US, RUNTIME, Trace, tile_spans
 
 COMPUTING = ("consumer 1", "consumer 2", "consumer 3", "MMA warp")
-"""Roles whose waits count as waits of consumers."""
+"""Roles whose waits are waits of consumers."""
 WITHIN_EPILOGUE = (STORE_BUFFER, SOURCE_MATRIX)
 """Waits that the epilogue's time already includes; the sum of waits leaves them out."""
 WARP = ["cta", "role", "warp"]
@@ -148,10 +148,10 @@ def _turns_us(trace: Trace, mma: pd.DataFrame, waits: pd.DataFrame) -> float:
     first_us = last[WARP].merge(trace.rows, on=WARP).groupby(WARP)["start_us"].min()
     stored = trace.of_tiles("epilogue").merge(last, on=WARP, suffixes=("", "_last"))
     stored_us = stored.loc[stored["start_us"] < stored["start_us_last"], "end_us"]
-    told = waits[~waits["detail"].isin(WITHIN_EPILOGUE)].merge(last, on=WARP, suffixes=("", "_last"))
-    told = told[told["end_us"] <= told["start_us_last"]]
-    told_us = told["end_us"] - told["start_us"]
-    return max(float(mma["start_us"].sum() - first_us.sum() - stored_us.sum() - told_us.sum()), 0.0)
+    until_last = waits[~waits["detail"].isin(WITHIN_EPILOGUE)].merge(last, on=WARP, suffixes=("", "_last"))
+    until_last = until_last[until_last["end_us"] <= until_last["start_us_last"]]
+    turns_us = until_last["end_us"] - until_last["start_us"]
+    return max(float(mma["start_us"].sum() - first_us.sum() - stored_us.sum() - turns_us.sum()), 0.0)
 
 
 def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:

@@ -182,7 +182,7 @@ class _Sm:
         return length
 
     def take(self, slot: int, phase: int) -> None:
-        # A stage counts as taken from the first of its two loads on.
+        # A stage is taken from the first of its two loads on.
         if self.loading[slot] == phase:
             self.loading[slot] += 1
             self._occupied(1)

@@ -143,6 +143,8 @@ def _digest(chosen: tuple[str, ...]) -> str:
 @lru_cache(maxsize=1)
 def _version() -> str:
     """The compiler and the headers, as they name themselves."""
-    told = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    compiled_by = subprocess.run(
+        [compiler(), "--version"], capture_output=True, text=True, check=False
+    ).stdout
     version = (headers() / "cutlass" / "version.h").read_bytes()
-    return told + hashlib.sha256(version).hexdigest()
+    return compiled_by + hashlib.sha256(version).hexdigest()

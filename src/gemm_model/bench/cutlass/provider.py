@@ -141,8 +141,8 @@ class CutlassProvider:
         values = (ctypes.c_int * 4)()
         _library(build.build(problem, _require_config(config))).gemm_resources(values)
         stages, threads, smem_bytes, clusters = values
-        told = f"smem={smem_bytes} resident_clusters={clusters}"
-        return {"stages": stages, "warps": threads // 32, "algorithm": told}
+        resources = f"smem={smem_bytes} resident_clusters={clusters}"
+        return {"stages": stages, "warps": threads // 32, "algorithm": resources}
 
     def _room(self, size: int, device: torch.device) -> torch.Tensor:
         """Workspace of at least `size` bytes; launches of one stream take turns in it."""

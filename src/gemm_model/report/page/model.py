@@ -29,8 +29,8 @@ def model_page(
 def _figure(total: Row, rows: Sequence[Row]) -> Figure:
     shown = []
     for row in rows:
-        told = f"{row['count']} x {_shown(row['predicted_us'])} us, {row['share']:.1%}, {row['limiter']}"
-        shown.append((row["part"], row["total_us"], told))
+        words = f"{row['count']} x {_shown(row['predicted_us'])} us, {row['share']:.1%}, {row['limiter']}"
+        shown.append((row["part"], row["total_us"], words))
     band = "" if total["error_band"] is None else f" within {total['error_band']:.1%}"
     note = f"{total['tokens']} tokens, {_shown(total['total_us'])} us in all{band}; hover for calls and limiters."
     return bars(_name(total), note, "us", shown)
