@@ -30,8 +30,8 @@ class TimingSettings:
     spin_ms: float = 0.4
     spin_factor: float = 8.0
     """Burst: the card rests max(spin_ms, spin_factor x kernel time) before each launch."""
-    settle_ms: float = 140.0
-    sustained_ms: float = 110.0
+    settle_ms: float = 800.0
+    sustained_ms: float = 150.0
     """Sustained: time to let clock and power settle, and time to measure."""
     graph_ms: float = 1.2
     graph_rest_factor: float = 2.0

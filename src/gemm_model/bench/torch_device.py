@@ -290,28 +290,34 @@ class TorchDevice:
         settle_ms: float,
         measured_ms: float,
     ) -> Timing:
-        """Windows of replays of each graph of `repeats` launches in turn; those after `settle_ms` count."""
+        """Windows of replays of each graph of `repeats` launches in turn; those after `settle_ms` count.
+
+        A window is launched before the sensors are read for the one before, so that the card never rests:
+        rests of 1 % let a capped card run 2.5 % faster.
+        """
         replays = max(1, round(WINDOW_MS / (repeats * estimate_ms)))
+        turns = cycle(graphs)
         kept_us: list[float] = []
         states: list[dict[str, Any]] = []
         spent_ms = 0.0
-        for graph in cycle(graphs):
-            window_ms, state = self._window(graph, replays)
-            if spent_ms >= settle_ms or not states:
-                states.append(state)
+        ahead = _launched(next(turns), replays)
+        while not kept_us or spent_ms < settle_ms + measured_ms:
+            (start, stop), ahead = ahead, _launched(next(turns), replays)
+            state = self._sensors.read()
+            stop.synchronize()
+            window_ms = float(start.elapsed_time(stop))
             if spent_ms >= settle_ms:
                 kept_us.append(1e3 * window_ms / (replays * repeats))
+                states.append(state)
             spent_ms += window_ms
-            if spent_ms >= settle_ms + measured_ms and kept_us:
-                break
-        settled = states[1:]
+        ahead[1].synchronize()
         return Timing(
             samples_us=tuple(kept_us),
             count=replays * repeats * len(kept_us),
             state={
-                **settled[-1],
-                "sm_mhz": round(statistics.mean(state["sm_mhz"] for state in settled), 1),
-                "power_w": round(statistics.mean(state["power_w"] for state in settled), 1),
+                **states[-1],
+                "sm_mhz": round(statistics.mean(state["sm_mhz"] for state in states), 1),
+                "power_w": round(statistics.mean(state["power_w"] for state in states), 1),
             },
         )
 
@@ -410,16 +416,15 @@ class TorchDevice:
         torch.cuda.synchronize()
         return [float(start.elapsed_time(stop)) for start, stop in pairs]
 
-    def _window(self, graph: torch.cuda.CUDAGraph, replays: int) -> tuple[float, dict[str, Any]]:
-        """Time of `replays` replays, and the sensors read while they run."""
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(replays):
-            graph.replay()
-        stop.record()
-        state = self._sensors.read()
-        stop.synchronize()
-        return float(start.elapsed_time(stop)), state
+
+def _launched(graph: torch.cuda.CUDAGraph, replays: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Events around `replays` replays of a graph, which wait in the queue."""
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(replays):
+        graph.replay()
+    stop.record()
+    return start, stop
 
 
 def _rest_ms(graph_ms: float, settings: TimingSettings) -> float:
