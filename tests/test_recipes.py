@@ -34,11 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     text = f"hello {args.who}"
-    document = Document(verb="greet", result={"text": text}, text=lambda: text)
-    common.print_document(document, args.format or "table")
-    return 0
+    return Document(result={"text": text}, text=lambda: text)
 '''
 PROVIDER = '''"""A library with one kernel."""
 

@@ -24,7 +24,9 @@ def predict_main(words: Sequence[str]) -> int:
 
 
 def _predict(words: Sequence[str]) -> int:
-    from gemm_model.commands.common import print_document
+    from argparse import Namespace
+
+    from gemm_model.commands.common import show
     from gemm_model.commands.predict import predict_table_file
     from gemm_model.core.settings import load_settings
 
@@ -41,7 +43,7 @@ def _predict(words: Sequence[str]) -> int:
             raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")
     chosen = load_settings(overrides, CLASSIC_DEFAULTS)
     document = predict_table_file(paths["input_csv"], paths["output_dir"], chosen, classic=True)
-    print_document(document, "table")
+    show(Namespace(verb="predict", format="table"), document)
     return 0
 
 
@@ -52,11 +54,14 @@ def benchmark_main(words: Sequence[str]) -> int:
 
 def _benchmark(words: Sequence[str]) -> int:
     from gemm_model.commands import benchmark
+    from gemm_model.commands.common import show
 
     overrides, rest = split_overrides(words)
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
     benchmark.add_arguments(parser)
     parser.keep_defaults_apart()
     args = parser.with_defaults(parser.parse_args(rest))
-    args.overrides = overrides
-    return benchmark.run(args)
+    args.overrides, args.verb = overrides, "benchmark"
+    if answer := benchmark.run(args):
+        show(args, answer)
+    return 0

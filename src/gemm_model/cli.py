@@ -208,11 +208,15 @@ def run_command(words: Sequence[str]) -> int:
     args.overrides = overrides
     args.run_words, args.whole_parser = run_command, lambda: parser_of(None)[0]
     if getattr(args, "cfg", False):
-        from gemm_model.commands.configuration import print_configuration
+        from gemm_model.commands.configuration import run
 
-        return print_configuration(args)
-    result: int = args.run(args)
-    return result
+        args.run = run
+    answer = args.run(args)
+    if answer is not None:
+        from gemm_model.commands.common import show
+
+        show(args, answer)
+    return 0
 
 
 def run_and_report(name: str, work: Callable[[], int]) -> int:

@@ -66,13 +66,13 @@ def benchmark(args: argparse.Namespace) -> Document:
     frame = understood_kernels(read_table(args.rows))
     kernels = attention_rows(frame)
     rows = [{str(name): str(cell) for name, cell in row.items()} for row in frame.to_dict("records")]
-    output, args.output = args.output, None
+    output = args.output
     require_gpu()
     with common.progress("measuring", len(rows)) as advance:
         good = measure_rows(rows, kernels, output, advance)
     result = {"file": output, "done": len(rows), "dispositions": {"ok": good, "failed": len(rows) - good}}
     text = f"{good} of {len(rows)} rows measured: {output}"
-    return Document(verb="benchmark", result=result, text=lambda: text)
+    return Document(result=result, text=lambda: text, apart=True)
 
 
 def _settings(args: argparse.Namespace, *used: str) -> Settings:
@@ -152,8 +152,8 @@ def explained(args: argparse.Namespace) -> compare.Answer:
 
 def explored(args: argparse.Namespace) -> compare.Answer:
     """Write the page of an attention on the card of --gpu; its fastest configuration."""
-    explore(args)
-    return replace(best(args, "html"), beside={"file": str(args.html)})
+    found = explore(args)
+    return replace(best(args, "html"), beside={"file": str(args.html)}, files=found.files)
 
 
 def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answer:
@@ -171,7 +171,6 @@ def predict(args: argparse.Namespace) -> Document:
     prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
     asked, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
     return common.document(
-        "predict",
         chosen,
         result={"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)},
         rows=[{**asked, **_place(chosen), **kernel, **_row(prediction)}],
@@ -192,13 +191,13 @@ def rank(args: argparse.Namespace) -> Document:
         answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
         row = {"config": args.why_not, "answer": answer}
         result = {"problem": asked, "why_not": row}
-        return common.document("rank", chosen, result=result, rows=[row], text=lambda: answer)
+        return common.document(chosen, result=result, rows=[row], text=lambda: answer)
     if args.emit is not None:
         best = ranking.best.config
         text = emit_attention(args.emit, problem, best, chosen.gpu)
         row = {"target": args.emit, "text": text}
         result = {"problem": asked, "kernel": dict(best.fields), "emit": row}
-        return common.document("rank", chosen, result=result, rows=[row], text=lambda: text)
+        return common.document(chosen, result=result, rows=[row], text=lambda: text)
     return _ranking(chosen, ranking, asked, args.top)
 
 
@@ -230,9 +229,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
         {**asked, **_place(chosen), **choice.config.fields, **row}
         for row, choice in zip(rows, shown, strict=True)
     ]
-    return common.document(
-        "rank", chosen, result=result, rows=table, notes=notes, text=lambda: text_table(rows)
-    )
+    return common.document(chosen, result=result, rows=table, notes=notes, text=lambda: text_table(rows))
 
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:
@@ -258,10 +255,10 @@ def explore(args: argparse.Namespace) -> Document:
     _refuse_settled(chosen)
     ranking = rank_attention(problem, chosen.gpu, args.family)
     explanation = explain_attention(problem, ranking.best.config, chosen.gpu)
-    common.write_page(attention_page(ranking, explanation, chosen.gpu.name), args.html)
     result = {"file": args.html, "problem": problem_fields(problem), "kernels": len(ranking.choices)}
     row = _choice(ranking.best)
-    return common.document("explore", chosen, result=result, rows=[row])
+    page = common.page(args.html, lambda: attention_page(ranking, explanation, chosen.gpu.name))
+    return common.document(chosen, result=result, rows=[row], files=[page])
 
 
 def explain(args: argparse.Namespace) -> Document:
@@ -311,4 +308,4 @@ def explain(args: argparse.Namespace) -> Document:
         first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
         return "\n".join((first, "", "UNITS", text_table(shown), "", "WHAT IF", text_table(worlds)))
 
-    return common.document("explain", chosen, result=plain(result), rows=what_if, text=text)
+    return common.document(chosen, result=plain(result), rows=what_if, text=text)

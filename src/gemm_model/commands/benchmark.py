@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document | None:
     if args.cluster is None:
         if args.output is not None and args.output.suffix == ".gz":
             # Rows are appended as they come: plain text.
@@ -93,8 +93,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.output is not None:
         check_folder_writable(args.output)
     if attention.is_table(args.rows):
-        common.show(args, attention.benchmark(args))
-        return 0
+        return attention.benchmark(args)
     # Bad options are refused before a GPU is looked for.
     _l2_state(args)
     _chain_options(args)
@@ -103,8 +102,7 @@ def run(args: argparse.Namespace) -> int:
         # A table of rows is read before the packages of its libraries are loaded, which takes seconds.
         providers = {} if args.rows is not None else _providers(args)
         rows = _rows(args, providers, DRY_RUN_CAPABILITY)
-        _report_plan(rows, args, providers or _providers(args))
-        return 0
+        return _plan(rows, args, providers or _providers(args))
     if args.output is None and not args.compile_only:
         raise InputError("no --output given; expected the CSV to write")
     from gemm_model.bench import runner
@@ -121,15 +119,17 @@ def run(args: argparse.Namespace) -> int:
         time_budget_s=args.time_budget,
     )
     if args.cluster is not None:
-        return _run_on_cluster(args, options)
+        _run_on_cluster(args, options)
+        return None
     # Rows of a table name their libraries, which the worker loads with their first rows.
     ahead = [] if args.compile_only or args.rows is not None else common.listed(args.kernels)
     worker = WorkerProcess(options.device, ahead)
     with closing(worker), closing(Progress("benchmark", 1)) as bar:
-        return _run_on(worker, args, options, bar.tell)
+        _run_on(worker, args, options, bar.tell)
+    return None
 
 
-def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
+def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> None:
     from gemm_model.commands.fleet_benchmark import fleet_benchmark
 
     common.refuse_given(args, ("compile_only", "html"), "with --cluster")
@@ -138,12 +138,12 @@ def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> int:
         return _rows(args, _providers(args) if args.rows is None else {}, capability)
 
     with closing(Progress("benchmark", 1)) as bar:
-        return fleet_benchmark(args, options, common.listed(args.kernels), rows_of, bar.tell)
+        fleet_benchmark(args, options, common.listed(args.kernels), rows_of, bar.tell)
 
 
 def _run_on(
     worker: WorkerProcess, args: argparse.Namespace, options: RunOptions, progress: runner.Progress
-) -> int:
+) -> None:
     from gemm_model.bench import runner
 
     card = runner.describe_card(worker)
@@ -156,20 +156,19 @@ def _run_on(
     if args.compile_only:
         failures = runner.compile_rows(rows, providers, capability, options, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
-        return 0
+        return
     begun = runner.Run(rows, args.output, card, options, resume=args.resume)
     left = [] if args.compiled else rows[begun.done :]
     failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
     shifted = {begun.done + index: outcome for index, outcome in failures.items()}
     summary = begun.go(worker, shifted, progress)
     document = Document(
-        verb="benchmark",
         result={"file": args.output, "rows": summary.rows, "done": summary.done}
         | {"dispositions": summary.dispositions, "sentinel_drift": summary.sentinel_drift},
-        text=lambda: "",
+        apart=True,
     )
     if args.format == "json":
-        common.print_document(document, "json")
+        common.show(args, document)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
     print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
     for remark, count in sorted(summary.remarks.items()):
@@ -182,11 +181,11 @@ def _run_on(
         write_page(args)
     if not summary.complete:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
-    return 0
 
 
 def write_page(args: argparse.Namespace) -> None:
     """The page of the output, its rows against predictions for the configured GPU."""
+    from gemm_model.report.page.html import write_page as write
     from gemm_model.report.page.table import table_page
     from gemm_model.report.table_job import predict_file
 
@@ -195,7 +194,8 @@ def write_page(args: argparse.Namespace) -> None:
     chosen = load_settings(words, {})
     report = predict_file(args.output, None, chosen, lambda _step: None)
     page = table_page(report.rows, args.output.name, chosen.gpu, chosen.model, report.notes)
-    common.write_page(page, args.html)
+    write(page, args.html)
+    common.words(f"wrote {args.html}")
 
 
 def _providers(args: argparse.Namespace) -> dict[str, Provider]:
@@ -347,7 +347,7 @@ def _timing(args: argparse.Namespace) -> TimingSettings:
     return replace(configured, repeats=_positive("--repeats", args.repeats))
 
 
-def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> None:
+def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> Document:
     settings = _timing(args)
     shapes = {(row.problem.m, row.problem.n, row.problem.k) for row in rows}
     kernels = {
@@ -369,8 +369,7 @@ def _report_plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[
         lines.append(f"  ... and {len(rows) - len(listed)} more")
     plan: dict[str, Any] = {"rows": len(rows), "shapes": len(shapes), "kernels": len(kernels)}
     plan |= {"compile_s": compile_s, "measure_s": seconds, "first": listed}
-    document = Document(verb="benchmark", result={"plan": plan}, text=lambda: "\n".join(lines))
-    common.print_document(document, args.format or "table")
+    return Document(result={"plan": plan}, text=lambda: "\n".join(lines), apart=True)
 
 
 def _planned(row: Row) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
@@ -14,11 +15,12 @@ from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll, local_processes
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, File
 
 if TYPE_CHECKING:
     from gemm_model.kernel_model.calibration_file import Calibration
     from gemm_model.kernel_model.residual import Residual
+    from gemm_model.report.page.content import Page
 
 RESIDUALS = ("auto", "donor", "off")
 PROCESSES = "2"
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document | None:
     from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import Choices, calibrate, full_names
     from gemm_model.core.files import atomic_write
@@ -58,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--seed is {args.seed}; expected 0 to 2^32 - 1")
     if args.quick:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
-        return quick_calibration(args.output, args.run_words)
+        quick_calibration(args.output, args.run_words)
+        return None
     chosen = common.settings(args)
     if args.extend is not None:
         return _extend(args, chosen.gpu)
@@ -73,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         with_residual=args.residual == "auto",
         donor_residual=_donor_residual(donor) if args.residual == "donor" else None,
+        keeps_donor=args.keep,
         shapes_only=args.hold_outs == "shapes",
     )
     bar = Progress("reading", 1)
@@ -83,17 +87,20 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         atomic_write(args.report, text + "\n")
         files.append(args.report)
-    document = Document(
-        verb="calibrate", gpu=chosen.gpu.name, result={"files": files, "report": text}, text=lambda: text
-    )
-    common.print_document(document, args.format or "table")
-    for path in files:
-        common.words(f"wrote {path}")
-    if args.html is not None:
+
+    def page() -> Page:
         from gemm_model.report.page.calibration import calibration_page
 
-        common.write_page(calibration_page(result, chosen.gpu, args.output), args.html)
-    return 0
+        return calibration_page(result, chosen.gpu, args.output)
+
+    return _answer(chosen.gpu, files, text, common.page(args.html, page))
+
+
+def _answer(gpu: GpuSpec, written: Sequence[Path], text: str, *files: File) -> Document:
+    for path in written:
+        common.words(f"wrote {path}")
+    result = {"files": written, "report": text}
+    return Document(gpu=gpu.name, result=result, text=lambda: text, files=files, apart=True)
 
 
 def _donor_residual(donor: Calibration | None) -> Residual:
@@ -109,7 +116,7 @@ def _donor_residual(donor: Calibration | None) -> Residual:
     return load_residual(path, donor)
 
 
-def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
+def _extend(args: argparse.Namespace, gpu: GpuSpec) -> Document:
     """Fit what is no plain GEMM, and leave the rest of a calibration as it is."""
     from gemm_model.calibration.report import validation_table, write_numbers
     from gemm_model.calibration.run import extend
@@ -124,13 +131,7 @@ def _extend(args: argparse.Namespace, gpu: GpuSpec) -> int:
     with _folds_at_once(args.cluster) as run_all, closing(bar):
         found, validations = extend(args.input, gpu, base, seed=args.seed, progress=bar.tell, run_all=run_all)
     write_numbers(found, args.output)
-    text = validation_table(validations.values()).to_string(index=False)
-    document = Document(
-        verb="calibrate", gpu=gpu.name, result={"files": [args.output], "report": text}, text=lambda: text
-    )
-    common.print_document(document, args.format or "table")
-    common.words(f"wrote {args.output}")
-    return 0
+    return _answer(gpu, [args.output], validation_table(validations.values()).to_string(index=False))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     import yaml
 
     if not is_yaml_file(args.output.name):
@@ -59,11 +59,9 @@ def run(args: argparse.Namespace) -> int:
         before = getattr(packaged, name)
         shown = "not known" if before is None else f"{before:g}"
         print(f"{name} {described[name]:g} (base {shown})", file=sys.stderr)
-    document = Document(
-        verb="characterize",
+    return Document(
         gpu=described["name"],
         result={"file": args.output, "numbers": {name: described[name] for name in PROTOCOLS}},
         text=lambda: f"{args.output}: {len(PROTOCOLS)} numbers, measured twice",
+        apart=True,
     )
-    common.print_document(document, args.format or "table")
-    return 0

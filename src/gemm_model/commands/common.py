@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
+from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
 from gemm_model.core.kernel_config import (
     KERNELS,
     RASTERS,
@@ -26,7 +26,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.kernels.registry import sums_stay
-from gemm_model.report.document import FORMATS, Document
+from gemm_model.report.document import FORMATS, Document, File
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,42 +132,40 @@ def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str |
         parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
 
 
-def document(verb: str, chosen: Settings, **parts: Any) -> Document:
+def document(chosen: Settings, **parts: Any) -> Document:
     """An answer about the GPU and by the model that the options choose."""
-    return Document(verb=verb, gpu=chosen.gpu.name, model=chosen.model, **parts)
+    return Document(gpu=chosen.gpu.name, model=chosen.model, **parts)
 
 
 def show(args: argparse.Namespace, document: Document) -> None:
-    """Write a document to --output, or to stdout, in the chosen format; print its notes on stderr."""
-    output: Path | None = getattr(args, "output", None)
-    output_format = chosen_format(args, output)
-    if output is None:
-        print_document(document, output_format)
-        return
+    """Write an answer to --output, or to stdout, in the chosen format; its notes go to stderr, then its files.
+
+    Raises PartialResultError, once all is written, if the answer is not whole.
+    """
     from gemm_model.core.files import atomic_write
 
-    atomic_write(output, document.render(output_format))
-    say_notes(document)
-    words(f"wrote {output}")
-
-
-def print_document(document: Document, output_format: str) -> None:
-    """Print a document on stdout, and its notes on stderr."""
-    sys.stdout.write(document.render(output_format))
-    say_notes(document)
-
-
-def say_notes(document: Document) -> None:
+    output: Path | None = None if document.apart else getattr(args, "output", None)
+    text = document.render(_format(args.format, output), args.verb)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        atomic_write(output, text)
     for note in document.notes:
         words(f"note: {note}")
+    if output is not None:
+        words(f"wrote {output}")
+    for path, write in document.files:
+        if path is not None:
+            write(path)
+            words(f"wrote {path}")
+    if document.partial:
+        raise PartialResultError(document.partial)
 
 
-def chosen_format(args: argparse.Namespace, output: Path | None) -> str:
-    """--format, or the format of the output file's ending."""
-    if args.format is not None:
-        return str(args.format)
+def _format(given: str | None, output: Path | None) -> str:
+    """The format that was given, or that of the output file's ending."""
     suffix = "" if output is None else output.suffix.removeprefix(".")
-    return suffix if suffix in FORMATS else "table"
+    return given or (suffix if suffix in FORMATS else "table")
 
 
 def check_document(args: argparse.Namespace, *others: Path | None) -> None:
@@ -198,12 +196,15 @@ def _page_path(text: str) -> Path:
     return path
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write a page and report its name."""
-    from gemm_model.report.page.html import write_page as write
+def page(path: Path | None, content: Callable[[], Page]) -> File:
+    """The page of --html, among an answer's files."""
 
-    write(page, path)
-    words(f"wrote {path}")
+    def write(path: Path) -> None:
+        from gemm_model.report.page.html import write_page
+
+        write_page(content(), path)
+
+    return path, write
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import family_of
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document, File, text_table
 
 if TYPE_CHECKING:
     from gemm_model.core.gpu import GpuSpec
@@ -29,6 +29,7 @@ class Answer:
     flop: float
     beside: Mapping[str, Any] = field(default_factory=dict)
     """Further columns; those that begin with UNSHOWN are left out of the text."""
+    files: Sequence[File] = ()
 
     @property
     def row(self) -> dict[str, Any]:
@@ -54,8 +55,8 @@ def cards_asked(args: argparse.Namespace) -> list[str]:
     return cards
 
 
-def compare(args: argparse.Namespace, verb: str, answer: Asked) -> int:
-    """Show the answer of each card beside that of the first."""
+def compare(args: argparse.Namespace, answer: Asked) -> Document:
+    """The answer of each card beside that of the first."""
     found = {card: answer(but(args, gpu=card)) for card in cards_asked(args)}
     first = next(iter(found.values())).prediction
     rows = [
@@ -63,8 +64,7 @@ def compare(args: argparse.Namespace, verb: str, answer: Asked) -> int:
         | {"inside_bands": _inside(first, each.prediction), **each.beside}
         for card, each in found.items()
     ]
-    document = Document(
-        verb=verb,
+    return Document(
         model=common.settings(but(args, gpu=rows[0]["gpu"])).model,
         result={"compared_with": rows[0]["gpu"]},
         rows=rows,
@@ -72,9 +72,8 @@ def compare(args: argparse.Namespace, verb: str, answer: Asked) -> int:
         text=lambda: text_table(
             [{name: row[name] for name in row if not name.startswith(UNSHOWN)} for row in rows]
         ),
+        files=[file for each in found.values() for file in each.files],
     )
-    common.show(args, document)
-    return 0
 
 
 def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:

@@ -18,13 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     import shtab
 
     common.no_overrides(args)
     script = shtab.complete(args.whole_parser(), args.shell)
-    document = Document(
-        verb="completion", result={"shell": args.shell, "script": script}, text=lambda: script
-    )
-    common.print_document(document, args.format or "table")
-    return 0
+    return Document(result={"shell": args.shell, "script": script}, text=lambda: script)

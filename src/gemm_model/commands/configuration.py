@@ -7,19 +7,18 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.core.settings import Settings
+from gemm_model.report.document import Document
 
 
-def print_configuration(args: argparse.Namespace) -> int:
-    """Print GPU, model and options as the verb would use them."""
+def run(args: argparse.Namespace) -> Document:
+    """GPU, model and options as the verb would use them."""
     chosen = common.settings(args)
     rows = [
         {"key": key, "value": _shown(_value_of(chosen, key)), "source": source}
         for key, source in sorted(chosen.sources.items())
         if key.partition(".")[0] in args.parts and not key.startswith("gpu.sources")
     ]
-    document = common.document(args.verb, chosen, rows=rows)
-    common.show(args, document)
-    return 0
+    return common.document(chosen, rows=rows)
 
 
 def _value_of(chosen: Settings, key: str) -> Any:

@@ -8,6 +8,7 @@ from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.report.document import Document
 
 EXAMPLES = (
     "--problems problems.json --output testlist.csv --configs-per-problem 8",
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.choice.selection import Ranker
     from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
 
@@ -35,21 +36,15 @@ def run(args: argparse.Namespace) -> int:
         frame, notes = read_results(args.results, chosen.gpu.name)
         with atomic_path(args.output) as path:
             frame.to_csv(path, index=False)
-        return _report(args, f"wrote {len(frame)} measurements to {args.output}", len(frame), notes)
+        return _answer(args, f"wrote {len(frame)} measurements to {args.output}", len(frame), notes)
     ranker = Ranker(chosen.gpu, model=chosen.model, family="cutlass", options=dict(chosen.options))
     rows = write_test_list(args.output, read_problems(args.problems), ranker, args.configs_per_problem)
-    return _report(args, f"wrote {rows} tests to {args.output}", rows, [])
+    return _answer(args, f"wrote {rows} tests to {args.output}", rows, [])
 
 
-def _report(args: argparse.Namespace, sentence: str, rows: int, notes: list[str]) -> int:
-    """Say what was written; a file of its own holds the rows."""
-    chosen = common.settings(args)
-    document = common.document(
-        "cutlass-profiler",
-        chosen,
-        result={"file": args.output, "rows_written": rows},
-        notes=notes,
-        text=lambda: sentence,
+def _answer(args: argparse.Namespace, sentence: str, rows: int, notes: list[str]) -> Document:
+    """What was written; a file of its own holds the rows."""
+    result = {"file": args.output, "rows_written": rows}
+    return common.document(
+        common.settings(args), result=result, notes=notes, text=lambda: sentence, apart=True
     )
-    common.print_document(document, args.format or "table")
-    return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, "the rows of export (CSV), or the answer")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document | None:
     common.no_overrides(args)
     if args.what == "export":
         common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     return ACTIONS[args.what](args)
 
 
-def _import(args: argparse.Namespace) -> int:
+def _import(args: argparse.Namespace) -> Document:
     from gemm_model.bench.environment import command_line, package_versions, timestamp
     from gemm_model.dataset.schema import typed
     from gemm_model.dataset.storage import DataSet, RunRecord, new_run_name
@@ -73,11 +73,10 @@ def _import(args: argparse.Namespace) -> int:
         record = RunRecord(run=new_run_name(), provenance=provenance)
         grown = dataset.add_rows(record, 0, texts, str(path))
         rows.append({"file": path.name, "run": grown.run, "rows": len(texts), "parts": len(grown.parts)})
-    _show(args, {"dataset": args.dataset, "action": "import"}, rows)
-    return 0
+    return _answer({"dataset": args.dataset, "action": "import"}, rows)
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export(args: argparse.Namespace) -> None:
     from gemm_model.dataset.schema import as_texts
     from gemm_model.dataset.storage import DataSet
 
@@ -91,7 +90,6 @@ def _export(args: argparse.Namespace) -> int:
     common.words(f"wrote {args.output}: {len(rows)} rows")
     if damaged:
         raise PartialResultError(f"{args.dataset}: left out {_listed(damaged)}")
-    return 0
 
 
 def _write_csv(rows: pd.DataFrame, path: Path) -> None:
@@ -101,31 +99,26 @@ def _write_csv(rows: pd.DataFrame, path: Path) -> None:
         rows.to_csv(unfinished, index=False, lineterminator="\n")
 
 
-def _verify(args: argparse.Namespace) -> int:
+def _verify(args: argparse.Namespace) -> None:
     from gemm_model.dataset.storage import DataSet
 
     parts = _parts(args)
     damaged = DataSet(args.dataset).damage(parts)
     rows = [{"part": path, "damage": why} for path, why in damaged.items()]
     result = {"dataset": args.dataset, "action": "verify", "parts": len(parts), "damaged": len(damaged)}
-    _show(
-        args,
-        result,
-        rows,
-        f"{len(parts)} parts, {sum(part.rows for part in parts)} rows, {len(damaged)} damaged",
-    )
+    text = f"{len(parts)} parts, {sum(part.rows for part in parts)} rows, {len(damaged)} damaged"
+    common.show(args, _answer(result, rows, text))
     if damaged:
         raise InputError(
             f"{args.dataset}: {_listed(damaged)}; the other {len(parts) - len(damaged)} parts are whole"
         )
-    return 0
 
 
 def _listed(damaged: dict[str, str]) -> str:
     return "; ".join(f"part {path} {why}" for path, why in damaged.items())
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> Document:
     from gemm_model.dataset.storage import DataSet
     from gemm_model.fleet.journal import unsealed
 
@@ -143,12 +136,11 @@ def _list(args: argparse.Namespace) -> int:
         f"run {run} has {count} rows in its journal; `gemm-model benchmark --resume` goes on with it"
         for run, count in unsealed(dataset).items()
     ]
-    figures = {"dataset": args.dataset, "action": "show", "rows": sum(row["rows"] for row in rows)}
-    _show(args, figures, rows, f"{text_table(rows)}\n{figures['rows']} rows", notes)
-    return 0
+    result = {"dataset": args.dataset, "action": "show", "rows": sum(row["rows"] for row in rows)}
+    return _answer(result, rows, f"{text_table(rows)}\n{result['rows']} rows", notes)
 
 
-def _diff(args: argparse.Namespace) -> int:
+def _diff(args: argparse.Namespace) -> Document:
     from gemm_model.dataset.compare import compare
 
     found = compare(_measurements(args.dataset), _measurements(args.tables[0]))
@@ -158,8 +150,7 @@ def _diff(args: argparse.Namespace) -> int:
         f"{found.other_disposition} in both without two times"
     )
     result = {"action": "diff", "only_first": found.only_first, "only_second": found.only_second}
-    _show(args, result, rows, f"{text_table(rows)}\n{apart}")
-    return 0
+    return _answer(result, rows, f"{text_table(rows)}\n{apart}")
 
 
 def _measurements(path: Path) -> pd.DataFrame:
@@ -182,24 +173,13 @@ def _parts(args: argparse.Namespace) -> list[Any]:
     return parts
 
 
-def _show(
-    args: argparse.Namespace,
-    result: dict[str, Any],
-    rows: list[dict[str, Any]],
-    text: str | None = None,
-    notes: list[str] | None = None,
-) -> None:
-    document = Document(
-        verb="data",
-        result=result,
-        rows=rows,
-        text=lambda: text_table(rows) if text is None else text,
-        notes=notes or (),
-    )
-    common.show(args, document)
+def _answer(
+    result: dict[str, Any], rows: list[dict[str, Any]], text: str | None = None, notes: Sequence[str] = ()
+) -> Document:
+    return Document(result=result, rows=rows, text=None if text is None else lambda: text, notes=notes)
 
 
-ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+ACTIONS: dict[str, Callable[[argparse.Namespace], Document | None]] = {
     "import": _import,
     "export": _export,
     "verify": _verify,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
+from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     from gemm_model.core.gpu import GpuSpec
@@ -29,26 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     _check(args)
     from gemm_model.core.gpu import as_gpu
     from gemm_model.integrations.huggingface import read_config
     from gemm_model.models import DEFAULT_MODEL
-    from gemm_model.report.document import Document
 
     gpu = as_gpu(args.gpu)
     models = [read_config(name) for name in common.listed(args.model or "")]
     emit = _vidur if args.planner == VIDUR else _aiconfigurator
     files, rows = emit(args, gpu, models)
-    document = Document(
-        verb="emit",
+    return Document(
         gpu=gpu.name,
         model=DEFAULT_MODEL,
         rows=[{"file": str(path)} for path in files],
         result={"planner": args.planner, "rows": rows},
+        apart=True,
     )
-    common.print_document(document, args.format or "table")
-    return 0
 
 
 def _check(args: argparse.Namespace) -> None:

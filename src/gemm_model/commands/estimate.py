@@ -18,7 +18,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
 from gemm_model.pipeline.machine import PipelineMachine, machine_names
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, File
 
 COLUMNS = tuple(spec.name for spec in fields(Runs))
 DEFAULT_FIT = "mac_per_us,math_startup_us,load_bytes_per_us,load_startup_us,epilogue_us,init_us"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     common.check_suffix("output", args.output, YAML_SUFFIXES)
     common.check_outputs(args.output)
     if args.traces is not None:
@@ -56,22 +56,18 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--fit {args.fit}; expected each parameter once")
     runs = _read_runs(args.input)
     machine, fit = fit_machine(start, runs, names)
-    rows = _rows(fit.parameters)
-    document = Document(
-        verb="estimate",
+    error = f"error {fit.mean_error:.3%} in the mean, {fit.worst_error:.3%} at worst"
+    return Document(
         model="PipelineModel",
         result={"machine": machine.name, "mean_error": fit.mean_error, "worst_error": fit.worst_error},
-        rows=rows,
-        notes=[
-            f"{len(runs.runtime_us)} runs: error {fit.mean_error:.3%} in the mean, "
-            f"{fit.worst_error:.3%} at worst",
-            *_not_identified(fit.parameters, "runs"),
-        ],
+        rows=_rows(fit.parameters),
+        notes=[f"{len(runs.runtime_us)} runs: {error}", *_not_identified(fit.parameters, "runs")],
+        files=[_machine_file(args, machine)],
+        apart=True,
     )
-    return _report(args, machine, document)
 
 
-def _read_off(args: argparse.Namespace) -> int:
+def _read_off(args: argparse.Namespace) -> Document:
     """The machine that traces show, by direct observation."""
     from gemm_model.timeline.rates import machine_of_traces
     from gemm_model.timeline.trace import read_trace_table
@@ -79,24 +75,18 @@ def _read_off(args: argparse.Namespace) -> int:
     common.refuse_unused(args, "with --traces", ("traces", "output", "format"))
     common.no_overrides(args)
     machine, found = machine_of_traces([read_trace_table(path) for path in args.traces])
-    rows = _rows(found)
-    document = Document(
-        verb="estimate",
+    return Document(
         model="PipelineModel",
         result={"machine": machine.name},
-        rows=rows,
+        rows=_rows(found),
         notes=_not_identified(found, "traces"),
+        files=[_machine_file(args, machine)],
+        apart=True,
     )
-    return _report(args, machine, document)
 
 
-def _report(args: argparse.Namespace, machine: PipelineMachine, document: Document) -> int:
-    if args.output is not None:
-        atomic_write(args.output, _as_yaml(machine))
-    common.print_document(document, args.format or "table")
-    if args.output is not None:
-        common.words(f"wrote {args.output}")
-    return 0
+def _machine_file(args: argparse.Namespace, machine: PipelineMachine) -> File:
+    return args.output, lambda path: atomic_write(path, _as_yaml(machine))
 
 
 def _not_identified(estimates: Sequence[ParameterEstimate], seen: str) -> list[str]:

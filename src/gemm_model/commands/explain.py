@@ -15,7 +15,7 @@ from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.console import prediction_fields
-from gemm_model.report.document import plain, text_table
+from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
     from gemm_model.core.kernel_config import KernelConfig
@@ -65,16 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_attention(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.kernel_model.question import World
 
     common.check_document(args)
     if compare.cards_asked(args):
-        return compare.compare(args, "explain", _answer)
+        return compare.compare(args, _answer)
     if attention.asked(args):
-        common.show(args, attention.explain(args))
-        return 0
+        return attention.explain(args)
     chosen = settings_of(args)
     if args.profile is not None:
         return _run_profile(args, chosen)
@@ -99,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     names = ("change", "predicted_us", "relative")
     what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
     before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
-    return _show(args, chosen, result, what_if, lambda: before + _text(found))
+    return _document(chosen, result, what_if, lambda: before + _text(found))
 
 
 def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
@@ -125,19 +124,14 @@ def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, Ke
     return swapped(problem) if best.swap_ab else problem, best.config, first
 
 
-def _show(
-    args: argparse.Namespace,
+def _document(
     chosen: Settings,
     result: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     text: Callable[[], str],
     *notes: str,
-) -> int:
-    document = common.document(
-        "explain", chosen, result=plain(result), rows=list(rows), notes=notes, text=text
-    )
-    common.show(args, document)
-    return 0
+) -> Document:
+    return common.document(chosen, result=plain(result), rows=list(rows), notes=notes, text=text)
 
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
@@ -167,7 +161,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return chosen
 
 
-def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> int:
+def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
     """The difference of two kernels, by setting and by resource."""
     from gemm_model.choice.selection import parse_description
     from gemm_model.core.gpu import load_gpu
@@ -177,7 +171,7 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> in
     if measured := MEASURED.fullmatch(args.against):
         if not float(measured[1]):
             raise InputError(f"--against {args.against}; expected a time above 0")
-        return _run_measured(args, chosen, first, float(measured[1]))
+        return _run_measured(chosen, first, float(measured[1]))
     words = common.listed(args.against)
     if not words:
         raise InputError("--against is empty; expected a kernel, such as 128x256,cluster=2x1, or a card")
@@ -196,10 +190,10 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> in
         for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
     ]
     result = {"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us}
-    return _show(args, chosen, result, rows, lambda: _difference_text(found, args.against))
+    return _document(chosen, result, rows, lambda: _difference_text(found, args.against))
 
 
-def _run_measured(args: argparse.Namespace, chosen: Settings, world: World, measured_us: float) -> int:
+def _run_measured(chosen: Settings, world: World, measured_us: float) -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
     from gemm_model.kernel_model.measured import beside_measured
 
@@ -211,7 +205,7 @@ def _run_measured(args: argparse.Namespace, chosen: Settings, world: World, meas
         **{"measured_us": measured_us, "difference_us": found.us, "in_band": found.in_band},
     }
     rows = [plain(cause) for cause in found.causes]
-    return _show(args, chosen, result, rows, lambda: _measured_text(found))
+    return _document(chosen, result, rows, lambda: _measured_text(found))
 
 
 def _measured_text(found: Measured) -> str:
@@ -252,7 +246,7 @@ def _difference_text(found: Difference, against: str) -> str:
     return "\n".join(lines)
 
 
-def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
+def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     """The counts of a kernel beside predicted ones, and the fault that explains them best."""
     from gemm_model.integrations.nsight import beside, config_of, counted_world, read_export
     from gemm_model.kernel_model.question import World
@@ -274,10 +268,10 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> int:
     ]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
     result = {"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": suspects}
-    return _show(args, chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
+    return _document(chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
 
 
-def _run_profile(args: argparse.Namespace, chosen: Settings) -> int:
+def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     """The GEMM kernels of a program, measured beside predicted."""
     from gemm_model.core.gpu import load_gpu
     from gemm_model.integrations.profile import lay_beside, library_of, read_profile
@@ -299,7 +293,7 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> int:
     shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
     result = {"total_us": total_us, "untold_us": other_us}
     chosen = replace(chosen, gpu=gpu)
-    return _show(args, chosen, result, rows, lambda: text_table(shown), *[note] * bool(others))
+    return _document(chosen, result, rows, lambda: text_table(shown), *[note] * bool(others))
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:

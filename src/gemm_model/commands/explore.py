@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.explain import MODEL, settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, File
 
 if TYPE_CHECKING:
     from gemm_model.choice.expected import ExpectedTime
@@ -36,28 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     if compare.cards_asked(args):
-        return compare.compare(args, "explore", _answer)
+        return compare.compare(args, _answer)
     if attention.asked(args):
-        common.print_document(attention.explore(args), args.format or "table")
-        return 0
-    ranking, expected = _page(args)
-    row = row_of(ranking.best, ranking.problem)
-    document = Document(
-        verb="explore",
+        return attention.explore(args)
+    ranking, expected, page = _explored(args)
+    return Document(
         gpu=ranking.gpu.name,
         model=MODEL,
         result={"file": args.html, "problem": problem_fields(ranking.problem), "kernels": ranking.kernels},
-        rows=[row],
+        rows=[row_of(ranking.best, ranking.problem)],
         notes=[] if expected is None else [f"{kinds.expected_text(expected)} its page"],
+        files=[page],
     )
-    common.print_document(document, args.format or "table")
-    return 0
 
 
-def _page(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None]:
-    """Write the page of the problem on one card, of routed tokens that of the routing in the middle."""
+def _explored(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None, File]:
+    """The ranking and the page of the problem on one card, of routed tokens those of the routing in the middle."""
     from gemm_model.choice.expected import rank_routing
     from gemm_model.integrations.quack import swapped
     from gemm_model.kernel_model.explanation import explain
@@ -73,8 +70,7 @@ def _page(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None]:
     best = ranking.best.candidate
     own = swapped(problem) if best.swap_ab else problem
     explanation = explain(own, best.config, ranker.gpu, chosen.options)
-    common.write_page(shape_page(ranking, explanation), args.html)
-    return ranking, expected
+    return ranking, expected, common.page(args.html, lambda: shape_page(ranking, explanation))
 
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
@@ -84,4 +80,5 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     if attention.asked(args):
         return attention.explored(args)
     common.refuse_given(args, kinds.ROUTING, "with several cards")
-    return best_of(_page(args)[0], file=str(args.html))
+    ranking, _, page = _explored(args)
+    return replace(best_of(ranking, file=str(args.html)), files=[page])

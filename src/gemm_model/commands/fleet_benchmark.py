@@ -27,7 +27,7 @@ RowsOf = Callable[[tuple[int, int]], list[Row]]
 
 def fleet_benchmark(
     args: argparse.Namespace, options: RunOptions, kernels: Sequence[str], rows_of: RowsOf, progress: Progress
-) -> int:
+) -> None:
     """Measure on every card of `args.cluster`; `rows_of` is asked once the cards are known."""
     from gemm_model.dataset.storage import DataSet
     from gemm_model.fleet.cluster import joined
@@ -64,7 +64,7 @@ def fleet_benchmark(
                 journal.note(provenance={**known, **again})
             fleet = FleetSweep(client, rows, journal, cards, options, progress)
             fleet.go(providers)
-    return _report(args, fleet)
+    _report(args, fleet)
 
 
 def _capability(cards: Cards) -> tuple[int, int]:
@@ -72,21 +72,19 @@ def _capability(cards: Cards) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _report(args: argparse.Namespace, fleet: FleetSweep) -> int:
+def _report(args: argparse.Namespace, fleet: FleetSweep) -> None:
     record, rows = fleet.journal.record, len(fleet.rows)
     done = len(fleet.journal.done)
     document = Document(
-        verb="benchmark",
         result={"file": args.output, "run": record.run, "rows": rows, "done": done}
         | {"dispositions": dict(fleet.dispositions), "card_remarks": dict(record.card_remarks)},
-        text=lambda: "",
+        apart=True,
     )
     if args.format == "json":
-        common.print_document(document, "json")
+        common.show(args, document)
     counts = ", ".join(f"{count} {name}" for name, count in sorted(fleet.dispositions.items()))
     print(f"{args.output}: run {record.run}: {done} of {rows} rows ({counts})", file=sys.stderr)
     for card, remark in record.card_remarks.items():
         print(f"warning: card {card}: {remark}; its rows are marked", file=sys.stderr)
     if done < rows:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
-    return 0

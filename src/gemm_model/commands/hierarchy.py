@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.core.kernel_config import parse_extent
     from gemm_model.hierarchy.levels import datapath_of, machine_of
     from gemm_model.hierarchy.variants import variant
@@ -69,19 +69,14 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--shape is {args.shape}; expected sizes of at most 2^40")
     m, n, k = shape
     if args.ladder:
-        document = _ladder(args, machine, (m, n, k), chosen.options)
-    elif args.text:
-        document = _text(args, machine, chosen.options)
-    elif args.solve:
-        document = _solve(args, machine, (m, n, k))
-    else:
-        document = _picture(args, machine, (m, n, k))
-    common.show(args, document)
-    return 0
+        return _ladder(args, machine, (m, n, k), chosen.options)
+    if args.text:
+        return _text(args, machine, chosen.options)
+    return (_solve if args.solve else _picture)(args, machine, (m, n, k))
 
 
 def _document(machine: Machine, **parts: Any) -> Document:
-    return Document(verb="hierarchy", gpu=machine.gpu.name, model="MemoryHierarchyModel", **parts)
+    return Document(gpu=machine.gpu.name, model="MemoryHierarchyModel", **parts)
 
 
 def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
@@ -89,6 +84,7 @@ def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Docume
 
     from gemm_model.hierarchy.blocking import blocking_of, footprint, parse_tiles
     from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+    from gemm_model.hierarchy.plots import plot_roofline
 
     blocking = blocking_of(parse_tiles(args.tile), machine.gpu, machine.datapath, args.stages)
     taken = footprint(blocking, machine.gpu, machine.datapath)
@@ -111,11 +107,6 @@ def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Docume
         ]
     )
     stages = _stage_table(chosen)
-    if args.plot is not None:
-        from gemm_model.hierarchy.plots import plot_roofline
-
-        plot_roofline(machine, chosen, args.plot)
-        common.words(f"wrote {args.plot}")
     figures = _figures(machine, blocking, shape) | {
         "registers_per_thread": taken.registers_per_thread,
         "smem_bytes": taken.smem_bytes,
@@ -130,6 +121,7 @@ def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Docume
         rows=stages,
         notes=[*chosen.caveats, *machine.gpu.caveats],
         text=lambda: _picture_text(machine, levels, stages, figures, others),
+        files=[(args.plot, lambda path: plot_roofline(machine, chosen, path))],
     )
 
 
@@ -194,6 +186,7 @@ def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, An
 def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
 
+    from gemm_model.hierarchy.plots import plot_frontier
     from gemm_model.hierarchy.solve import Candidate, solve
 
     found = solve(
@@ -230,11 +223,6 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document
             if stage.name == name
         ]
     )
-    if args.plot is not None:
-        from gemm_model.hierarchy.plots import plot_frontier
-
-        plot_frontier(machine, found, args.plot)
-        common.words(f"wrote {args.plot}")
     smallest = row(found.smallest) if found.smallest else None
 
     def text() -> str:
@@ -255,6 +243,7 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document
         rows=frontier,
         notes=found.advice,
         text=text,
+        files=[(args.plot, lambda path: plot_frontier(machine, found, path))],
     )
 
 
@@ -263,6 +252,7 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     from gemm_model.bench.simt.measurements import read_measurements
     from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
     from gemm_model.hierarchy.model import runtime_parameters
+    from gemm_model.hierarchy.plots import plot_ladder
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--ladder is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
@@ -278,14 +268,9 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     )
     if len(joined) == 0:
         raise InputError(f"{args.input}: no kernel of the ladder; expected some of its measurements")
-    if args.plot is not None:
-        from gemm_model.hierarchy.plots import plot_ladder
-
-        at_shape = joined[(joined.m == shape[0]) & (joined.n == shape[1]) & (joined.k == shape[2])]
-        if len(at_shape) == 0:
-            raise InputError(f"{args.input}: no kernel of shape {args.shape}; expected one to plot")
-        plot_ladder(at_shape, args.plot)
-        common.words(f"wrote {args.plot}")
+    at_shape = joined[(joined.m == shape[0]) & (joined.n == shape[1]) & (joined.k == shape[2])]
+    if args.plot is not None and len(at_shape) == 0:
+        raise InputError(f"{args.input}: no kernel of shape {args.shape}; expected one to plot")
     columns = ["kernel", "m", "n", "k", "runtime_us", "predicted_us", "tflops", "predicted_tflops"]
     rows, rungs = joined[[*columns, "error", "limiter", "counted_limiter"]], by_rung(joined)
     error = float(joined.error.abs().mean())
@@ -297,6 +282,7 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
             f"{text_table(rows)}\n\nBY RUNG\n{text_table(rungs)}\n\n"
             f"mean |error| of {len(joined)} rows: {error:.1%}"
         ),
+        files=[(args.plot, lambda path: plot_ladder(at_shape, path))],
     )
 
 

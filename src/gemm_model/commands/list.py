@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     common.no_overrides(args)
     common.check_document(args)
     if args.what is None:
@@ -30,9 +30,7 @@ def run(args: argparse.Namespace) -> int:
         rows: list[dict[str, Any]] = [{"list": what, "names": found} for what, found in names.items()]
     else:
         rows = LISTS[args.what]()
-    document = Document(verb="list", result={"what": args.what}, rows=rows)
-    common.show(args, document)
-    return 0
+    return Document(result={"what": args.what}, rows=rows)
 
 
 def _gpus() -> list[dict[str, Any]]:

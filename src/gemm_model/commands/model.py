@@ -39,8 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_page(parser, "each pass by part")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.integrations.huggingface import read_config
+    from gemm_model.report.page.model import model_page
     from gemm_model.serving.layers import Parallelism
     from gemm_model.serving.model_time import predict_model
 
@@ -59,20 +60,15 @@ def run(args: argparse.Namespace) -> int:
     ]
     rows = [[{"gpu": card, **row} for row in each.rows()] for card, each in found]
     totals = [_total(card, each, prices.get(card)) for card, each in found]
-    document = Document(
-        verb="model",
+    notes = [*_cheapest(totals), *dict.fromkeys(caveat for _, each in found for caveat in each.caveats)]
+    return Document(
         gpu=",".join(cards),
         result={"model": shapes.model_type, "layers": shapes.layers, "regime": args.regime, "passes": totals},
         rows=[row for of_pass in rows for row in of_pass],
-        notes=[*_cheapest(totals), *dict.fromkeys(caveat for _, each in found for caveat in each.caveats)],
+        notes=notes,
         text=lambda: _text(rows, totals),
+        files=[common.page(args.html, lambda: model_page(str(args.config), totals, rows, notes))],
     )
-    common.show(args, document)
-    if args.html is not None:
-        from gemm_model.report.page.model import model_page
-
-        common.write_page(model_page(str(args.config), totals, rows, document.notes), args.html)
-    return 0
 
 
 def _prices(text: str | None, cards: Sequence[str]) -> dict[str, float]:

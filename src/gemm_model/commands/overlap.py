@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.models import create_model
     from gemm_model.overlap.model import OverlapModel
 
@@ -54,9 +55,10 @@ def run(args: argparse.Namespace) -> int:
     return _layer(args, model)
 
 
-def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
+def _layer(args: argparse.Namespace, model: OverlapModel) -> Document:
     from gemm_model.overlap.tuner import tune
-    from gemm_model.overlap.views import crossed, sensitivity
+    from gemm_model.overlap.views import crossed, sensitivity, trace_events
+    from gemm_model.timeline.chrome_trace import write_chrome_trace
 
     case = _case(args, model)
     tuning = None
@@ -70,8 +72,7 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
     result = {**figures, "build": case.build}
     if tuning is not None:
         result["candidates"] = tuning.candidates
-    document = Document(
-        verb="overlap",
+    return Document(
         gpu=model.gpu.name,
         model="OverlapModel",
         result=plain(result),
@@ -80,15 +81,8 @@ def _layer(args: argparse.Namespace, model: OverlapModel) -> int:
             f"{_lines(figures)}\n\npredicted us per layer; columns: prefetch ratio\n"
             + text_table(crossed(table))
         ),
+        files=[(args.trace, lambda path: write_chrome_trace(path, trace_events(model.timeline([case]))))],
     )
-    common.show(args, document)
-    if args.trace is not None:
-        from gemm_model.overlap.views import trace_events
-        from gemm_model.timeline.chrome_trace import write_chrome_trace
-
-        write_chrome_trace(args.trace, trace_events(model.timeline([case])))
-        common.words(f"wrote {args.trace}")
-    return 0
 
 
 def _lines(figures: dict[str, Any]) -> str:
@@ -185,8 +179,8 @@ def _measure(case: LayerCase, tuning: Tuning | None, sm_clk_mhz: float) -> dict[
     }
 
 
-def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
-    from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
+def _surfaces(args: argparse.Namespace, model: OverlapModel) -> Document:
+    from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces, titles
     from gemm_model.overlap.views import plot_surfaces
 
     table = read_surfaces(*args.input, campaigns=args.campaigns)
@@ -197,32 +191,17 @@ def _surfaces(args: argparse.Namespace, model: OverlapModel) -> int:
         f"{within} of {len(rows)} surfaces, {rows['regret'].mean():.1%} slower than it in the mean, "
         f"{rows['regret'].max():.1%} at most"
     )
-    document = Document(
-        verb="overlap",
+
+    def plot(path: Path) -> None:
+        predicted = model.layer_us(cases_of(table, model.gpu))
+        shown = table.assign(title=titles(table, model.gpu), predicted=predicted)
+        plot_surfaces(shown[shown["serialized"] == 0], path)
+
+    return Document(
         gpu=model.gpu.name,
         model="OverlapModel",
         result={"mean_error": float(rows["mean_error"].mean()), "within_3_percent": within},
         rows=rows,
         notes=[note],
+        files=[(args.plot, plot)],
     )
-    common.show(args, document)
-    if args.plot is not None:
-        titles = (
-            table["m"].astype(str)
-            + " x "
-            + table["k"].astype(str)
-            + ", split "
-            + table["split_k"].astype(str)
-            + ", "
-            + table["clusters"].astype(str)
-            + " clusters, "
-            + table["stages"].astype(str)
-            + " stages"
-            + table["extra_clocks"].map(
-                lambda clocks: f", norm {clocks / model.gpu.sm_clk_mhz:.0f} us longer" if clocks else ""
-            )
-        )
-        shown = table.assign(title=titles, predicted=model.layer_us(cases_of(table, model.gpu)))
-        plot_surfaces(shown[(shown["serialized"] == 0)], args.plot)
-        common.words(f"wrote {args.plot}")
-    return 0

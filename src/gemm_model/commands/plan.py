@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser, ("table", "json"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.planning import planned_rows
     from gemm_model.kernel_model.calibration_file import calibration_for
@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     sizes = _sizes(args.input)
     with common.progress("planning", len(types) + 1) as advance:
         plan = planned_rows(gpu, family, donor, types, budget_s=budget_s, sizes=sizes, advance=advance)
-    write_plan(plan.rows, args.output)
     lines = [
         f"rows      {len(plan.rows)} of {plan.pool} candidates, {plan.shapes} shapes",
         f"measure   about {plan.measure_s:.0f} s of {budget_s:.0f} s on one card",
@@ -57,15 +56,14 @@ def run(args: argparse.Namespace) -> int:
         "measure_s": plan.measure_s,
         "left_unknown": plan.left_unknown,
     }
-    document = Document(
-        verb="plan",
+    return Document(
         gpu=gpu.name,
         result={"file": args.output, "rows": len(plan.rows), "donor": donor.name, **figures},
         text=lambda: "\n".join(lines),
+        notes=[f"measure it by gemm-model benchmark --rows {args.output} --output rows.csv"],
+        files=[(args.output, lambda path: write_plan(plan.rows, path))],
+        apart=True,
     )
-    common.print_document(document, args.format or "table")
-    common.words(f"wrote {args.output}: gemm-model benchmark --rows {args.output} --output rows.csv")
-    return 0
 
 
 def budget(text: str) -> float:

@@ -40,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_family(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
+    from gemm_model.report.page.portfolio import portfolio_page
 
     common.check_document(args, args.html)
     if args.input is None:
@@ -55,21 +56,15 @@ def run(args: argparse.Namespace) -> int:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
     shapes, kernels = _shapes(found, common.place(ranker.gpu.name, ranker.model.regime)), _kernels(found)
     shown = [{name: row[name] for name in SHOWN} for row in shapes]
-    document = Document(
-        verb="portfolio",
+    return Document(
         gpu=ranker.gpu.name,
         model=common.settings(args).model,
         result={"mean_loss": found.mean_loss, "gap": found.gap, "kernels": kernels},
         rows=shapes,
         notes=[*_notes(found), *frame.attrs.get("notes", ())],
         text=lambda: f"{text_table(kernels)}\n\n{text_table(shown)}",
+        files=[common.page(args.html, lambda: portfolio_page(found, ranker.gpu.name, args.input.name))],
     )
-    common.show(args, document)
-    if args.html is not None:
-        from gemm_model.report.page.portfolio import portfolio_page
-
-        common.write_page(portfolio_page(found, ranker.gpu.name, args.input.name), args.html)
-    return 0
 
 
 def _weights(frame: pd.DataFrame, column: str | None) -> list[float] | None:

@@ -20,6 +20,7 @@ from gemm_model.report.document import Document, text_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from gemm_model.report.page.content import Page
     from gemm_model.report.table_job import TableReport
 
 EXAMPLES = (
@@ -54,32 +55,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
-def run(args: argparse.Namespace) -> int:
-    if served.answered(args, "predict"):
-        return 0
+def run(args: argparse.Namespace) -> Document:
+    if (answer := served.answer(args)) is not None:
+        return answer
     if args.input is not None:
         used = (*common.SETTINGS, *common.OUTPUT, "input", "html")
         common.refuse_unused(args, "with --input", used)
         if compare.cards_asked(args):
             raise InputError(f"--gpu is {args.gpu} with --input; expected one card for a table")
-        document = predict_table_file(
-            args.input,
-            args.output,
-            common.settings(args),
-            html=args.html,
-            of_rows=partial(_of_rows, args),
-        )
-        common.print_document(document, common.chosen_format(args, output=None))
-        return 0
+        chosen, of_rows = common.settings(args), partial(_of_rows, args)
+        return predict_table_file(args.input, args.output, chosen, html=args.html, of_rows=of_rows)
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_document(args)
     if sweep.asked(args):
-        return sweep.sweep(args, "predict", _answer)
+        return sweep.sweep(args, _answer)
     if compare.cards_asked(args):
-        return compare.compare(args, "predict", _answer)
-    common.show(args, attention.predict(args) if attention.asked(args) else predict_kernel(args))
-    return 0
+        return compare.compare(args, _answer)
+    return attention.predict(args) if attention.asked(args) else predict_kernel(args)
 
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
@@ -139,19 +132,21 @@ def predict_table_file(
     )
     for path in report.files:
         common.words(f"wrote {path}")
-    if html is not None:
+
+    def page() -> Page:
         from gemm_model.report.page.table import table_page
 
-        page = table_page(report.predicted, input_path.name, chosen.gpu, chosen.model, report.notes)
-        common.write_page(page, html)
+        return table_page(report.predicted, input_path.name, chosen.gpu, chosen.model, report.notes)
+
     return Document(
-        verb="predict",
         gpu=", ".join(report.cards),
         model=chosen.model,
         result={"accuracy": report.accuracy, "files": report.files},
         rows=report.rows,
         notes=report.notes,
         text=lambda: _table_text(report, chosen),
+        files=[common.page(html, page)],
+        apart=True,
     )
 
 
@@ -223,7 +218,6 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     row |= {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
     row |= {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
     return common.document(
-        "predict",
         chosen,
         result=result,
         rows=[{**row, **prediction.details}],

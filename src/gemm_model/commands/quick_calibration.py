@@ -16,7 +16,7 @@ TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24"
 """Timing of each row, a third shorter than in a large benchmark, because few rows judge no choice."""
 
 
-def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -> int:
+def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -> None:
     """Characterize, measure the designed rows, adapt the nearest calibration; the files lie beside `output`.
 
     Each step is a command that `run_words` runs; its files stay if a later step fails. Raises InputError if a
@@ -43,4 +43,3 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     adapt = ("--from", donor.name, "--residual", residual, "--keep", "--hold-outs", "shapes")
     run("calibrate", *adapt, "--input", rows_file, "--gpu", gpu_file, "--output", output)
     common.words(f"predict with --gpu {gpu_file} model_opts.calibration={output}")
-    return 0

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gemm_model.choice.across_families import Against
+    from gemm_model.choice.expected import RoutedRanking
     from gemm_model.choice.selection import Choice, Ranker, Ranking
+    from gemm_model.core.prediction import Prediction
     from gemm_model.core.routing import Routing
 
 EXAMPLES = (
@@ -67,28 +69,26 @@ def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
     return Ranker(chosen.gpu, model=chosen.model, family=family or args.family, options=dict(chosen.options))
 
 
-def run(args: argparse.Namespace) -> int:
-    if served.answered(args, "rank"):
-        return 0
+def run(args: argparse.Namespace) -> Document:
+    if (answer := served.answer(args)) is not None:
+        return answer
     if args.emit is None:
         common.check_document(args, args.html)
     else:
         common.check_outputs(args.output, args.html)
     _check_top(args.top)
     if sweep.asked(args):
-        return sweep.sweep(args, "rank", _best)
+        return sweep.sweep(args, _best)
     if compare.cards_asked(args):
-        return compare.compare(args, "rank", _best)
+        return compare.compare(args, _best)
     if attention.asked(args):
-        common.show(args, attention.rank(args))
-        return 0
+        return attention.rank(args)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.emit in families() and "family" not in args.given:
         args.family = args.emit
     if args.input is not None:
         common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
-        common.show(args, _table(args, common.problem_table(args)))
-        return 0
+        return _table(args, common.problem_table(args))
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
     asked = "why_not" if args.why_not is not None else "emit" if args.emit is not None else "top"
@@ -99,15 +99,9 @@ def run(args: argparse.Namespace) -> int:
     routing = kinds.routing(args)
     if routing is not None:
         common.refuse_given(args, ("against", "html", "why_not", "emit"), "with --experts")
-        common.show(args, _expected_ranking(args, ranker, problem, routing))
-        return 0
+        return _expected_ranking(args, ranker, problem, routing)
     ways = {"why_not": _why_not, "emit": _emit, "top": _ranking}
-    common.show(args, ways[asked](args, ranker, problem))
-    if args.html is not None:
-        from gemm_model.report.page.choice import ranking_page
-
-        common.write_page(ranking_page(ranker.rank(problem, 2 * args.top)), args.html)
-    return 0
+    return ways[asked](args, ranker, problem)
 
 
 def _best(args: argparse.Namespace) -> compare.Answer:
@@ -132,7 +126,7 @@ def best_of(ranking: Ranking, **beside: Any) -> compare.Answer:
 
 
 def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:
-    return Document(verb="rank", gpu=ranker.gpu.name, model=common.settings(args).model, **parts)
+    return Document(gpu=ranker.gpu.name, model=common.settings(args).model, **parts)
 
 
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
@@ -168,6 +162,7 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
     from gemm_model.choice.across_families import against, best_of_each
     from gemm_model.choice.selection import without_twins
+    from gemm_model.report.page.choice import ranking_page
 
     # Each kernel may have a twin, which is not listed.
     ranking = ranker.rank(problem, 2 * args.top)
@@ -181,10 +176,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     ]
     result = {
         "problem": problem_fields(problem),
-        "candidates": ranking.candidates,
-        "kernels": ranking.kernels,
-        "tied_with_best": ranking.tied_with_best,
-        "reason": ranking.reason,
+        **_ranked(ranking, rows, [choice.prediction for choice, _ in chosen]),
         "against": held
         and {
             **row_of(held.reference, problem),
@@ -192,10 +184,6 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
             "heuristic_choice_gain": held.heuristic_choice_gain,
         },
         "best_of_each": [row_of(choice, problem) for choice in each],
-        "choices": [
-            {**row, "prediction": prediction_fields(choice.prediction)}
-            for row, (choice, _) in zip(rows, chosen, strict=True)
-        ],
     }
     place = common.place(ranker.gpu.name, ranker.model.regime)
     listed = [
@@ -213,7 +201,21 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *_pick_notes(ranker, ranking),
         *ranking.best.prediction.caveats,
     ]
-    return _document(ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown))
+    page = common.page(args.html, lambda: ranking_page(ranking))
+    return _document(
+        ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown), files=[page]
+    )
+
+
+def _ranked(
+    ranking: Ranking | RoutedRanking, rows: Sequence[dict[str, Any]], predictions: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Fields of a result about a ranking: how many kernels it is of, its reason, and its choices."""
+    names = ("candidates", "kernels", "tied_with_best", "reason")
+    choices = [
+        {**row, "prediction": prediction_fields(found)} for row, found in zip(rows, predictions, strict=True)
+    ]
+    return {**{name: getattr(ranking, name) for name in names}, "choices": choices}
 
 
 def _check_top(top: int) -> None:
@@ -243,14 +245,7 @@ def _expected_ranking(
     best = ranking.choices[0].expected
     result = {
         "problem": problem_fields(best.middle),
-        "candidates": ranking.candidates,
-        "kernels": ranking.kernels,
-        "tied_with_best": ranking.tied_with_best,
-        "reason": ranking.reason,
-        "choices": [
-            {**row, "prediction": prediction_fields(found.expected.prediction)}
-            for row, found in zip(rows, ranking.choices, strict=True)
-        ],
+        **_ranked(ranking, rows, [found.expected.prediction for found in ranking.choices]),
     }
     notes = [
         f"{ranking.candidates} legal candidates on {ranker.gpu.name}, of {ranking.kernels} kernels, over "

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.serving import write
 
     common.no_overrides(args)
@@ -55,16 +55,14 @@ def run(args: argparse.Namespace) -> int:
     write.check_files(files, args.output, force=args.force)
     timer = _timer(args, server)
     rows = _write_all(args, files, server, timer)
-    document = Document(
-        verb="serve-configs",
+    return Document(
         gpu=cards[0].gpu.name if len(cards) == 1 else None,
         result={"files": len(files), "variable": _line(args.output, server.framework)},
         rows=rows,
         notes=_notes(args, files, cards, server),
         text=lambda: text_table(_by_file(rows)),
+        apart=True,
     )
-    common.print_document(document, common.chosen_format(args, output=None))
-    return 0
 
 
 def _timer(args: argparse.Namespace, server: Server) -> Timer | None:

@@ -13,18 +13,15 @@ SHOWN = ("kernel", "tokens", "experts", "topk", "n", "k", "in_dtype", "cta_m", "
          "warps", "stages", "predicted_us", "limiter", "disposition")  # fmt: skip
 
 
-def answered(args: argparse.Namespace, verb: str) -> bool:
-    """Whether --input is such a table; it is predicted or ranked then, and shown or written.
-
-    `predict` writes all rows into the folder of --output.
-    """
+def answer(args: argparse.Namespace) -> Document | None:
+    """The answer if --input is such a table; `predict` writes all rows into the folder of --output."""
     if args.input is None:
-        return False
+        return None
     from gemm_model.serving.tables import is_served, predict_served, rank_served
 
     if not is_served(args.input):
-        return False
-    from gemm_model.core.files import atomic_path
+        return None
+    from gemm_model.core.files import atomic_write
     from gemm_model.core.routing import Routing
     from gemm_model.report.console import accuracy_text
     from gemm_model.tables.schema import card_named, cards_of, require_card
@@ -36,19 +33,16 @@ def answered(args: argparse.Namespace, verb: str) -> bool:
     args.gpu = args.gpu or next((card_named(name) for name in cards_of(frame)), None)
     gpu = common.settings(args).gpu
     require_card(frame, gpu)
-    rows = (predict_served if verb == "predict" else rank_served)(frame, gpu, args.routing)
+    predicts = args.verb == "predict"
+    rows = (predict_served if predicts else rank_served)(frame, gpu, args.routing)
     accuracy = rows.attrs.get("accuracy", [])
     shown = rows[[name for name in SHOWN if name in rows]].head(MOST_ROWS)
-    document = Document(
-        verb=verb,
+    table = args.output / "predictions_serving.csv" if predicts and args.output is not None else None
+    return Document(
         gpu=gpu.name,
         result={"accuracy": accuracy},
         rows=rows,
         text=lambda: accuracy_text(accuracy) if accuracy else text_table(shown),
+        files=[(table, lambda path: atomic_write(path, rows.to_csv(index=False)))],
+        apart=predicts,
     )
-    if verb == "predict" and args.output is not None:
-        with atomic_path(args.output / "predictions_serving.csv") as temporary:
-            rows.to_csv(temporary, index=False)
-        args.output = None
-    common.show(args, document)
-    return True

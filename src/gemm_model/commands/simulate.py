@@ -6,6 +6,7 @@ By default the kernel model's own timeline, on all SMs; of the pipeline machine 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
@@ -22,7 +23,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO
 from gemm_model.core.settings import Settings
 from gemm_model.pipeline.machine import PS_PER_US
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, File
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_page(parser, "the timeline, with every wait and its reason")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     if args.trace_sms is not None and not 1 <= args.trace_sms <= MAX_TRACE_SMS:
         raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     return _draw_timeline(args, chosen)
 
 
-def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
+def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> Document:
     """The kernel model's timeline, with a measured one over it where there is one."""
     from gemm_model.kernel_model.model import KernelModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
@@ -102,16 +103,13 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> int:
         table = phase_rows(drawn.trace, "predicted")
     title = f"{problem.m} x {problem.n} x {problem.k} on {chosen.gpu.name}"
     paper_us = _pipeline_model_us(args, chosen)
-    document = common.document(
-        "simulate",
+    return common.document(
         chosen,
         result=_result(drawn, traces) | {"pipeline_model_us": paper_us},
         rows=table,
         notes=[*_notes(drawn, traces, title), *_disagreement(drawn, paper_us)],
+        files=_files(args, drawn, traces, title),
     )
-    common.show(args, document)
-    _write_files(args, drawn, traces, title)
-    return 0
 
 
 def _result(drawn: KernelTimeline, traces: list[Trace]) -> dict[str, Any]:
@@ -160,31 +158,29 @@ def _disagreement(drawn: KernelTimeline, paper_us: float | None) -> list[str]:
     return [f"{PIPELINE} gives {paper_us:.3f} us, {paper_us / own_us - 1.0:+.0%}; {WHY_CALIBRATED}"]
 
 
-def _write_files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace], title: str) -> None:
+def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace], title: str) -> list[File]:
+    from gemm_model.report.page.pipeline import trace_page
     from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.plots import plot_traces
     from gemm_model.timeline.trace import trace_events, write_trace_table
 
-    if args.table is not None:
-        write_trace_table(drawn.trace, args.table)
-        common.words(f"wrote {args.table}")
-    if args.trace is not None:
+    def write_trace(path: Path) -> None:
         # On a common axis both begin with the first CTA.
         shown = [trace.since_first_cta() for trace in traces] if len(traces) > 1 else traces
         ctas = None if args.trace_sms is None else range(args.trace_sms)
-        write_chrome_trace(args.trace, [event for trace in shown for event in trace_events(trace, ctas)])
-        common.words(f"wrote {args.trace}")
-    if args.plot is not None:
-        plot_traces(traces, args.plot, title, drawn.detailed_sm)
-        common.words(f"wrote {args.plot}")
-    if args.html is not None:
-        from gemm_model.report.page.pipeline import trace_page
+        write_chrome_trace(path, [event for trace in shown for event in trace_events(trace, ctas)])
 
-        common.write_page(trace_page(drawn.trace, title, drawn.detailed_sm), args.html)
+    return [
+        (args.table, lambda path: write_trace_table(drawn.trace, path)),
+        (args.trace, write_trace),
+        (args.plot, lambda path: plot_traces(traces, path, title, drawn.detailed_sm)),
+        common.page(args.html, lambda: trace_page(drawn.trace, title, drawn.detailed_sm)),
+    ]
 
 
-def _simulate_machine(args: argparse.Namespace) -> int:
+def _simulate_machine(args: argparse.Namespace) -> Document:
     """One SM of the pipeline machine, event by event."""
+    from gemm_model.report.page.pipeline import pipeline_page
     from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.simulator import simulate
     from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
@@ -194,8 +190,8 @@ def _simulate_machine(args: argparse.Namespace) -> int:
     timeline = simulate(work, machine)
     table = event_table(timeline, work) if args.events else warp_table(timeline)
     shares = ", ".join(f"{taken}: {share:.0%}" for taken, share in timeline.occupancy_share().items())
-    document = Document(
-        verb="simulate",
+    shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
+    return Document(
         gpu=None if args.machine else common.settings(args).gpu.name,
         model=PIPELINE,
         result={
@@ -213,20 +209,11 @@ def _simulate_machine(args: argparse.Namespace) -> int:
             f"k tiles: {work.steps:.0f}, "
             f"a ring of {timeline.stages} stages, consumers {machine.consumers}",
             f"stages of the ring taken, share of the time: {shares}",
+            *(left_out if args.trace is not None else ()),
+        ],
+        files=[
+            (args.trace, lambda path: write_chrome_trace(path, *trace_events(shown, work, sms))),
+            (args.plot, lambda path: plot_timeline(timeline, path, title)),
+            common.page(args.html, lambda: pipeline_page(timeline, title)),
         ],
     )
-    common.show(args, document)
-    if args.trace is not None:
-        shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
-        write_chrome_trace(args.trace, *trace_events(shown, work, sms))
-        for note in left_out:
-            common.words(f"note: {note}")
-        common.words(f"wrote {args.trace}")
-    if args.plot is not None:
-        plot_timeline(timeline, args.plot, title)
-        common.words(f"wrote {args.plot}")
-    if args.html is not None:
-        from gemm_model.report.page.pipeline import pipeline_page
-
-        common.write_page(pipeline_page(timeline, title), args.html)
-    return 0

@@ -22,7 +22,7 @@ from gemm_model.commands.pipeline_choice import (
     named_machine,
 )
 from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
-from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     common.check_document(args)
     if not 0 < args.timeout < float("inf"):
         raise InputError(f"--timeout is {args.timeout}; expected a positive number of seconds")
@@ -106,10 +106,23 @@ def run(args: argparse.Namespace) -> int:
             raise AssertionError(f"exact search found {choices[0]}, Z3 {proof.best}")
         choices = choices or [proof.best]
     rows = [_explained(choice, problem, machine, cluster) for choice in choices]
-    _print(args, rows, notes)
-    if not proven:
-        raise PartialResultError(f"Z3 found no proof within {args.timeout:g} s; the best found is above")
-    return 0
+    return _answer(args, rows, notes, proven=proven)
+
+
+def _answer(
+    args: argparse.Namespace, rows: list[dict[str, object]], notes: list[str], *, proven: bool
+) -> Document:
+    if len(rows) > 1:
+        notes = [*notes, _why(rows[0], rows[1], args.objective)]
+    names = ["optimum", "runner-up"][: len(rows)]
+    return Document(
+        gpu=None if args.machine else common.settings(args).gpu.name,
+        model=PIPELINE,
+        result={"machine": args.machine, "objective": args.objective, "method": args.method},
+        rows=[{"rank": name, **row} for name, row in zip(names, rows, strict=True)],
+        notes=notes,
+        partial="" if proven else f"Z3 found no proof within {args.timeout:g} s; the best found is above",
+    )
 
 
 def _cluster(args: argparse.Namespace) -> tuple[int, int]:
@@ -202,19 +215,3 @@ def _why(best: dict[str, object], other: dict[str, object], objective: str) -> s
 
     what = "takes as long" if slower < 1e-9 else f"takes {slower:.2%} more {objective}"
     return f"{best['tile']}: {words(best)}; the runner-up {other['tile']} {what}: {words(other)}"
-
-
-def _print(args: argparse.Namespace, rows: list[dict[str, object]], notes: list[str]) -> None:
-    if len(rows) > 1:
-        notes = [*notes, _why(rows[0], rows[1], args.objective)]
-    names = ["optimum", "runner-up"][: len(rows)]
-    ranked = [{"rank": name, **row} for name, row in zip(names, rows, strict=True)]
-    document = Document(
-        verb="solve",
-        gpu=None if args.machine else common.settings(args).gpu.name,
-        model="PipelineModel",
-        result={"machine": args.machine, "objective": args.objective, "method": args.method},
-        rows=ranked,
-        notes=notes,
-    )
-    common.show(args, document)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ def values_of(text: str) -> tuple[str, list[float]]:
     return found[1], (first * step**places if factor else first + step * places).tolist()
 
 
-def sweep(args: argparse.Namespace, verb: str, answer: Asked) -> int:
-    """Show the answer for each value, and on each card of --gpu; what cannot run is noted."""
+def sweep(args: argparse.Namespace, answer: Asked) -> Document:
+    """The answer for each value, and on each card of --gpu; what cannot run is noted."""
     name, values = values_of(args.sweep)
     cards = cards_asked(args) or [args.gpu]
     if "." not in name:
@@ -90,22 +91,21 @@ def sweep(args: argparse.Namespace, verb: str, answer: Asked) -> int:
     ]
     left_out = [f"left out: {name}={value}: {error}" for value, error in reasons[:MOST_NOTES]]
     left_out += [f"left out: {len(reasons)} values in all"] if len(reasons) > MOST_NOTES else []
-    document = Document(
-        verb=verb,
+    return Document(
         gpu=None if len(cards) > 1 else common.settings(args).gpu.name,
         model=common.settings(but(args, gpu=cards[0])).model,
         result={"sweep": name, "values": len(values)},
         rows=rows,
         notes=[*left_out, *caveats(each for _, _, each in found)],
         text=lambda: _text(rows),
+        files=[(args.plot, lambda path: _plot(rows, name, path))],
     )
-    common.show(args, document)
-    if args.plot is not None:
-        from gemm_model.report.plots import swept
 
-        swept(rows, name, args.plot)
-        common.words(f"wrote {args.plot}")
-    return 0
+
+def _plot(rows: list[dict[str, Any]], name: str, path: Path) -> None:
+    from gemm_model.report.plots import swept
+
+    swept(rows, name, path)
 
 
 def _at(args: argparse.Namespace, name: str, value: float, card: str | None) -> argparse.Namespace:

@@ -8,6 +8,7 @@ from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
+from gemm_model.report.document import Document
 
 EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --depth 2 --format csv")
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
 
     common.check_document(args)
@@ -42,12 +43,4 @@ def run(args: argparse.Namespace) -> int:
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)
-    rows = timer.table(depth=args.depth)
-    document = common.document(
-        "torch",
-        chosen,
-        rows=rows,
-        notes=timer.notes(),
-    )
-    common.show(args, document)
-    return 0
+    return common.document(chosen, rows=timer.table(depth=args.depth), notes=timer.notes())

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_format(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Document:
     common.no_overrides(args)
     if args.output is None:
         raise InputError("--output is missing; expected the file, or with --rows the folder, of the trace")
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_outputs(args.output, args.trace)
     row = _row(args)
     trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]
-    _write(args, trace)
-    return 0
+    return _answer(args, trace)
 
 
 def _row(args: argparse.Namespace) -> Row:
@@ -114,7 +113,7 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
     return [trace for trace in found if trace is not None]
 
 
-def _trace_table(args: argparse.Namespace) -> int:
+def _trace_table(args: argparse.Namespace) -> Document:
     """Every kernel of a table: a trace each, and the phases of all."""
     from gemm_model.bench.sweep import rows_of_table
     from gemm_model.core.files import atomic_write, sole_writer
@@ -134,30 +133,21 @@ def _trace_table(args: argparse.Namespace) -> int:
         names = list(dict.fromkeys(name for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for row in rows]
         atomic_write(args.output / "phases.csv", csv_text(rows))
-    document = Document(
-        verb="trace",
+    return Document(
         result={"folder": args.output, "traces": len(rows)},
         rows=rows,
         text=lambda: f"{args.output}: {len(rows)} traces and phases.csv",
+        apart=True,
     )
-    common.print_document(document, args.format or "table")
-    return 0
 
 
-def _write(args: argparse.Namespace, trace: Trace) -> None:
+def _answer(args: argparse.Namespace, trace: Trace) -> Document:
     from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.phases import phase_rows
     from gemm_model.timeline.trace import trace_events, write_trace_table
 
-    write_trace_table(trace, args.output)
-    common.words(f"wrote {args.output}")
-    if args.trace is not None:
-        write_chrome_trace(args.trace, trace_events(trace))
-        common.words(f"wrote {args.trace}")
     info = trace.info
-    table = phase_rows(trace, "measured")
-    document = Document(
-        verb="trace",
+    return Document(
         gpu=info.gpu,
         result={
             "traced_us": info.ranged_us,
@@ -167,7 +157,11 @@ def _write(args: argparse.Namespace, trace: Trace) -> None:
             "lost_warps": info.lost_warps,
             "file": args.output,
         },
-        rows=table,
+        rows=phase_rows(trace, "measured"),
         notes=info.remarks(),
+        files=[
+            (args.output, lambda path: write_trace_table(trace, path)),
+            (args.trace, lambda path: write_chrome_trace(path, trace_events(trace))),
+        ],
+        apart=True,
     )
-    common.print_document(document, args.format or "table")

@@ -95,6 +95,16 @@ def _case(row: dict[Hashable, Any], gpu: GpuSpec) -> LayerCase:
     )
 
 
+def titles(table: pd.DataFrame, gpu: GpuSpec) -> list[str]:
+    """What the surface of each row is of, for a plot."""
+    names = ("m", "k", "split_k", "clusters", "stages", "extra_clocks")
+    return [
+        f"{m} x {k}, split {split_k}, {clusters} clusters, {stages} stages"
+        + (f", norm {extra_clocks / gpu.sm_clk_mhz:.0f} us longer" if extra_clocks else "")
+        for m, k, split_k, clusters, stages, extra_clocks in table[[*names]].to_numpy()
+    ]
+
+
 def accuracy(table: pd.DataFrame, gpu: GpuSpec, parameters: OverlapParameters) -> pd.DataFrame:
     """Per surface: mean error, measured best, the tuner's pick and how much slower than the best it is.
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
@@ -29,13 +30,14 @@ NUMBER_COLUMNS = frozenset(
 """Columns of tables whose texts are numbers, wherever they come from."""
 
 Rows = Sequence[Mapping[str, Any]]
+File = tuple[Path | None, Callable[[Path], object]]
+"""A file and what writes it; without a path it is not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """One verb's answer; its table may be a frame or mappings with equal keys."""
 
-    verb: str
     text: Callable[[], str] | None = None
     """Returns the text of `--format table`; None: the rows in aligned columns."""
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -46,9 +48,14 @@ class Document:
     """Sentences to the reader: caveats, rows left out."""
     gpu: str | None = None
     model: str | None = None
+    files: Sequence[File] = ()
+    apart: bool = False
+    """Whether --output names a file of its own, so that the answer goes to stdout."""
+    partial: str = ""
+    """A sentence that says what is missing, if the answer is not whole."""
 
-    def render(self, output_format: str) -> str:
-        """The document as text of one of FORMATS, with a line break at its end."""
+    def render(self, output_format: str, verb: str = "") -> str:
+        """The answer of a verb as text of one of FORMATS, with a line break at its end."""
         if output_format == "table":
             text = text_table(self.rows) if self.text is None else self.text()
             return text.rstrip("\n") + "\n"
@@ -59,7 +66,7 @@ class Document:
         document = {
             "schema": SCHEMA,
             "version": __version__,
-            "verb": self.verb,
+            "verb": verb,
             "gpu": self.gpu,
             "model": self.model,
             "result": self.result,
