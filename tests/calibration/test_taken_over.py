@@ -165,3 +165,13 @@ def test_a_donor_is_kept_unless_held_out_rows_speak_against_it(tmp_path, slower,
     assert (found.numbers["fp16"].values() == NUMBERS.values()) is kept
     assert (found.fitted == frozenset()) is kept
     assert ("fp16: moved nothing" in report_text(result)) is kept
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_keep_reaches_the_fit(gemm_model, monkeypatch, tmp_path, keep):
+    def seen(_inputs, _gpu, choices, **_):
+        raise InputError(f"keeps_donor is {choices.keeps_donor}")
+
+    monkeypatch.setattr("gemm_model.calibration.run.calibrate", seen)
+    words = ("--input", "x.csv", "--from", "h100_sxm:quack", "--output", tmp_path / "mine.yaml")
+    assert f"keeps_donor is {keep}" in gemm_model("calibrate", *words, *["--keep"] * keep).err
