@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,47 +26,6 @@ KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120", "sm121")
 
-
-QUANTITIES: Mapping[str, Quantity] = {
-    "sm_count": Quantity(unit="SMs", low=1, high=1024, whole=True),
-    "sm_clk_mhz": Quantity(unit="MHz", low=100, high=5000),
-    "mma_clk_share": Quantity(unit="1", low=0.4, high=1),
-    "dram_bus_bits": Quantity(unit="bits", low=32, high=32768, whole=True),
-    "dram_clk_mhz": Quantity(unit="MHz", low=100, high=50000),
-    "dram_read_gb_per_s": Quantity(unit="GB/s", low=10, high=100000),
-    "dram_latency_ns": Quantity(unit="ns", low=50, high=5000, optional=True),
-    "cuda_core_fma_per_clk_per_sm": Quantity(unit="FMA/clk", low=1, high=1024),
-    "l2_bytes": Quantity(unit="bytes", low=2**17, high=2**34),
-    "l2_read_gb_per_s": Quantity(unit="GB/s", low=100, high=200000),
-    "l2_read_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
-    "l2_read_bytes_per_clk_of_eight": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
-    "tensor_load_gain": Quantity(unit="1", low=1, high=2),
-    "l2_write_gb_per_s": Quantity(unit="GB/s", low=100, high=200000, optional=True),
-    "l2_write_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=4, high=1024, optional=True),
-    "smem_fill_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=8, high=1024, optional=True),
-    "l2_latency_clk": Quantity(unit="clk", low=50, high=5000, optional=True),
-    "l2_merging_sms": Quantity(unit="SMs", low=1, high=18),
-    "l2_unwritten_share": Quantity(unit="1", low=0, high=1),
-    "l2_kept_share": Quantity(unit="1", low=0.05, high=1),
-    "l2_kept_order": Quantity(unit="1", low=1, high=64),
-    "profiler_quiet_tpcs": Quantity(unit="TPCs", low=0, high=100, whole=True),
-    "smem_bytes_per_sm": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
-    "smem_bytes_per_cta": Quantity(unit="bytes", low=2**14, high=2**22, whole=True),
-    "smem_bytes_per_clk_per_sm": Quantity(unit="bytes/clk", low=16, high=1024),
-    "registers_per_sm": Quantity(unit="registers", low=2**14, high=2**20, whole=True),
-    "registers_per_thread": Quantity(unit="registers", low=32, high=1024, whole=True),
-    "threads_per_sm": Quantity(unit="threads", low=512, high=4096, whole=True),
-    "ctas_per_sm": Quantity(unit="CTAs", low=1, high=128, whole=True),
-    "tmem_columns": Quantity(unit="columns", low=0, high=4096, whole=True),
-    "max_cluster_size": Quantity(unit="CTAs", low=1, high=64, whole=True),
-    "graph_launch_us": Quantity(unit="us", low=0.05, high=50),
-    "event_pair_us": Quantity(unit="us", low=0, high=50),
-    "next_cluster_us": Quantity(unit="us", low=0.01, high=20, optional=True),
-    "clock_recovery_us": Quantity(unit="us", low=1, high=1e5, optional=True),
-    "power_cap_w": Quantity(unit="W", low=10, high=5000, optional=True),
-    "idle_power_w": Quantity(unit="W", low=1, high=1000, optional=True),
-}
-"""Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
 INTERVAL = Quantity(unit="1", low=0, high=1)
 TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
@@ -110,6 +69,13 @@ def assumed_numbers() -> AssumedNumbers:
     return room_numbers("gpu", AssumedNumbers)
 
 
+def number(unit: str, low: float, high: float, *, assumed: str = "", **default: Any) -> Any:
+    """A number of a description with its unit and range; `assumed` is the one taken where it is left out."""
+    if assumed:
+        default["default_factory"] = lambda: getattr(assumed_numbers(), assumed)
+    return field(metadata={"quantity": Quantity(unit=unit, low=low, high=high)}, **default)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
     """One GPU. Every number's origin stands in `sources` under the field's name.
@@ -122,78 +88,78 @@ class GpuSpec:
     architecture: str
     device_names: tuple[str, ...] = ()
     """What the driver calls cards of this description; none where it is of a card set up in a special way."""
-    sm_count: int
-    sm_clk_mhz: float
+    sm_count: int = number("SMs", 1, 1024)
+    sm_clk_mhz: float = number("MHz", 100, 5000)
     """The highest SM clock that the card reaches under a light load, or the one that it is locked at."""
-    mma_clk_share: float = field(default_factory=lambda: assumed_numbers().mma_clk_share)
+    mma_clk_share: float = number("1", 0.4, 1, assumed="mma_clk_share")
     """The clock inside MMAs on a quarter of the SMs over `sm_clk_mhz`: how far the supply sags, no power cap
     near; the H200's where it was not measured."""
-    dram_bus_bits: int
-    dram_clk_mhz: float
-    dram_read_gb_per_s: float
+    dram_bus_bits: int = number("bits", 32, 32768)
+    dram_clk_mhz: float = number("MHz", 100, 50000)
+    dram_read_gb_per_s: float = number("GB/s", 10, 100000)
     """What all SMs together read of a buffer far larger than L2."""
-    dram_latency_ns: float | None = None
+    dram_latency_ns: float | None = number("ns", 50, 5000, default=None)
     """One bulk load of 128 bytes that no cache holds."""
     flop_per_clk_per_sm: Mapping[str, float] = field(hash=False)
     """Dense tensor FLOP by kind of math."""
-    cuda_core_fma_per_clk_per_sm: float
-    l2_bytes: float
+    cuda_core_fma_per_clk_per_sm: float = number("FMA/clk", 1, 1024)
+    l2_bytes: float = number("bytes", 2**17, 2**34)
     """As the runtime reports it."""
-    l2_read_gb_per_s: float
+    l2_read_gb_per_s: float = number("GB/s", 100, 200000)
     """What all SMs together read of a quarter of L2 that they share."""
-    l2_read_bytes_per_clk_per_sm: float | None = None
+    l2_read_bytes_per_clk_per_sm: float | None = number("bytes/clk", 8, 1024, default=None)
     """What one SM reads from L2 while the others are silent."""
-    l2_read_bytes_per_clk_of_eight: float | None = None
+    l2_read_bytes_per_clk_of_eight: float | None = number("bytes/clk", 8, 1024, default=None)
     """What each of eight SMs of one GPC reads from L2 at once; what one alone reads where not known."""
-    tensor_load_gain: float = field(default_factory=lambda: assumed_numbers().tensor_load_gain)
+    tensor_load_gain: float = number("1", 1, 2, assumed="tensor_load_gain")
     """What L2, and the way into an SM, deliver to loads by tensor maps over these bulk reads; the H200's where it was
     not measured."""
-    l2_write_gb_per_s: float | None = None
+    l2_write_gb_per_s: float | None = number("GB/s", 100, 200000, default=None)
     """What all SMs together store to L2; None where it was not measured: no bound."""
-    l2_write_bytes_per_clk_per_sm: float | None = None
+    l2_write_bytes_per_clk_per_sm: float | None = number("bytes/clk", 4, 1024, default=None)
     """What one SM stores to L2 while the others are silent."""
-    smem_fill_bytes_per_clk_per_sm: float | None = None
+    smem_fill_bytes_per_clk_per_sm: float | None = number("bytes/clk", 8, 1024, default=None)
     """What arrives in the shared memory of an SM, of its own loads and by multicast; None where that is no
     bound."""
-    l2_latency_clk: float | None = None
+    l2_latency_clk: float | None = number("clk", 50, 5000, default=None)
     """One bulk load of 128 bytes that L2 holds."""
-    l2_merging_sms: float = field(default_factory=lambda: assumed_numbers().l2_merging_sms)
+    l2_merging_sms: float = number("SMs", 1, 18, assumed="l2_merging_sms")
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
-    l2_kept_share: float = 0.5
+    l2_kept_share: float = number("1", 0.05, 1, default=0.5)
     """Share of L2 that keeps operands from one launch to the next."""
-    l2_kept_order: float = 4.0
+    l2_kept_order: float = number("1", 1, 64, default=4.0)
     """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
-    l2_unwritten_share: float = 0.0
+    l2_unwritten_share: float = number("1", 0, 1, default=0.0)
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
-    profiler_quiet_tpcs: int = 0
+    profiler_quiet_tpcs: int = number("TPCs", 0, 100, default=0)
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
-    smem_bytes_per_sm: int
-    smem_bytes_per_cta: int
-    smem_bytes_per_clk_per_sm: float
-    registers_per_sm: int = 65536
-    registers_per_thread: int = 255
-    threads_per_sm: int = 2048
-    ctas_per_sm: int = 32
-    tmem_columns: int = 0
+    smem_bytes_per_sm: int = number("bytes", 2**14, 2**22)
+    smem_bytes_per_cta: int = number("bytes", 2**14, 2**22)
+    smem_bytes_per_clk_per_sm: float = number("bytes/clk", 16, 1024)
+    registers_per_sm: int = number("registers", 2**14, 2**20, default=65536)
+    registers_per_thread: int = number("registers", 32, 1024, default=255)
+    threads_per_sm: int = number("threads", 512, 4096, default=2048)
+    ctas_per_sm: int = number("CTAs", 1, 128, default=32)
+    tmem_columns: int = number("columns", 0, 4096, default=0)
     """Columns of tensor memory (128 lanes of 4 bytes each); 0 where accumulators live in registers."""
-    max_cluster_size: int = 1
+    max_cluster_size: int = number("CTAs", 1, 64, default=1)
     resident_clusters: Mapping[int, int] = field(default_factory=dict, hash=False)
     """How many clusters of a size run at once, where the occupancy query was asked; else whole clusters."""
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
     fills one SM each, then the other, before it goes on."""
-    graph_launch_us: float = field(default_factory=lambda: assumed_numbers().graph_launch_us)
+    graph_launch_us: float = number("us", 0.05, 50, assumed="graph_launch_us")
     """From one empty kernel to the next within a CUDA graph; the H200's where it was not measured."""
-    event_pair_us: float = field(default_factory=lambda: assumed_numbers().event_pair_us)
+    event_pair_us: float = number("us", 0, 50, assumed="event_pair_us")
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
     go before it."""
-    next_cluster_us: float | None = None
+    next_cluster_us: float | None = number("us", 0.01, 20, default=None)
     """From asking for a cluster that waits to be launched to the answer which (cluster launch control); None
     where there is no such query, or where it was not measured: no bound."""
-    clock_recovery_us: float | None = None
+    clock_recovery_us: float | None = number("us", 1, 1e5, default=None)
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
-    power_cap_w: float | None = None
-    idle_power_w: float | None = None
+    power_cap_w: float | None = number("W", 10, 5000, default=None)
+    idle_power_w: float | None = number("W", 1, 1000, default=None)
     """Clocks up, nothing running; None where it was not measured: `resting_w` then is a share of the cap."""
     validated: bool = False
     """Whether predictions for this GPU were compared with measurements."""
@@ -317,6 +283,14 @@ class GpuSpec:
         if self.clock_recovery_us is not None:
             found += (f"GPU {self.name}: a card whose SM clock is locked at {self.sm_clk_mhz:g} MHz",)
         return found
+
+
+QUANTITIES: Mapping[str, Quantity] = {
+    spec.name: replace(spec.metadata["quantity"], whole=spec.type == "int", optional="None" in str(spec.type))
+    for spec in fields(GpuSpec)
+    if spec.metadata
+}
+"""Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
 
 
 def _require_intervals(gpu: GpuSpec) -> None:
