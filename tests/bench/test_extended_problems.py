@@ -278,7 +278,8 @@ def test_triton_kernels_compile_for_hopper(problem):
 INTERPRETED = """
 import torch
 from gemm_model.bench import triton_fused as fused
-from gemm_model.bench.extended import with_extras
+from dataclasses import replace
+from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
 from gemm_model.core.grouped import GroupedGemm
@@ -302,8 +303,8 @@ run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,128x128")
 run(GemmProblem.of(200, 256, 256, "e4m3", "fp16", block_scaling="1x128,1x128"), 128)
 run(GemmProblem.of(200, 200, 256, "fp16", groups=GroupedGemm.parse("100,0,84,16", "masked", 130)))
 for strides in ("", "128,0,14400", "0,18440,14408"):
-    cells = {"batch": "3", "batch_strides": strides}
-    run(with_extras(GemmProblem.of(100, 144, 128, "fp16"), cells))
+    parsed = BatchStrides.parse(strides) if strides else None
+    run(replace(GemmProblem.of(100, 144, 128, "fp16", batch=3), batch_strides=parsed))
 """
 
 

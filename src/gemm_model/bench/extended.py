@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
 
-from gemm_model.core.batch_strides import BatchStrides
-from gemm_model.core.block_scaling import BlockScaling
-from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.grouped import GroupedGemm
-from gemm_model.core.kind_columns import refuse_apart
+from gemm_model.core.fields import problem_fields
 from gemm_model.core.problem import GemmProblem
 
 ALPHA = 0.5
@@ -25,53 +18,14 @@ MASK_COLUMNS = ("group_layout", "capacity")
 MASKED = "masked"
 
 
-def with_extras(problem: GemmProblem, cells: Mapping[str, Any]) -> GemmProblem:
-    """The plain `problem` with the kind of problem in these cells; the plain problem if they are empty.
-
-    A convolution brings its own sizes. Raises InputError for cells that do not parse.
-    """
-    columns = (*EXTRA_COLUMNS, *BATCH_COLUMNS, *MASK_COLUMNS)
-    texts = {name: str(cells[name]) for name in columns if cells.get(name) not in (None, "")}
-    refuse_apart(texts)
-    epilogue = Epilogue.parse(texts["epilogue"]) if "epilogue" in texts else None
-    if "conv" in texts:
-        types = (problem.a_dtype.name, problem.out_dtype.name)
-        return GemmProblem.of_conv(texts["conv"], *types, epilogue=epilogue)
-    groups = _groups(texts) if "groups" in texts else None
-    scaling = BlockScaling.parse(texts["block_scaling"]) if "block_scaling" in texts else None
-    strides = BatchStrides.parse(texts["batch_strides"]) if "batch_strides" in texts else None
-    if not texts:
-        return problem
-    return replace(
-        problem,
-        epilogue=epilogue,
-        groups=groups,
-        block_scaling=scaling,
-        batch=int(float(texts.get("batch", "1"))),
-        broadcast=texts.get("broadcast", ""),
-        batch_strides=strides,
-    )
-
-
-def _groups(texts: Mapping[str, str]) -> GroupedGemm:
-    capacity = int(float(texts["capacity"])) if "capacity" in texts else None
-    return GroupedGemm.parse(texts["groups"], texts.get("group_layout", "contiguous"), capacity)
-
-
 def extras(problem: GemmProblem) -> dict[str, str]:
     """The cells of these columns; empty for a plain GEMM."""
     if problem.plain and problem.batch == 1:
         return {}
-    parts = (getattr(problem, name) for name in EXTRA_COLUMNS)
-    cells = {name: part.name if part else "" for name, part in zip(EXTRA_COLUMNS, parts, strict=True)}
-    if problem.conv is None and problem.batch > 1:
-        strides = problem.batch_strides
-        cells |= {"batch": str(problem.batch), "broadcast": problem.broadcast}
-        cells["batch_strides"] = strides.name if strides else ""
-    if masked(problem):
-        assert problem.groups is not None
-        cells |= {"group_layout": MASKED, "capacity": str(problem.groups.capacity)}
-    return cells
+    columns = (*EXTRA_COLUMNS, *(BATCH_COLUMNS if problem.conv is None and problem.batch > 1 else ()))
+    columns += MASK_COLUMNS if masked(problem) else ()
+    cells = problem_fields(problem)
+    return {name: str(cells.get(name, "")) for name in columns}
 
 
 def masked(problem: GemmProblem) -> bool:

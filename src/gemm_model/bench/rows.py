@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras, with_extras
+from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.config import CONFIG_DIR
-from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import problem_of_row, whole_number
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
@@ -42,6 +42,13 @@ TABLE_COLUMNS = {
     "graph": _table("chain", "launch", "timing", "graph"),
 }
 """Columns of a table of plain GEMMs by regime; the others have COLUMNS."""
+
+ASKED = ("asked_m", "asked_n", "asked_k")
+CONFIG_SIZES = (
+    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages"),
+    *("split_k", "swizzle", "warps"),
+)
+CONFIG_WORDS = ("schedule", "raster", "scheduler")
 
 NORM = "rmsnorm"
 """The partner that writes the activations: a root-mean-square norm over their rows."""
@@ -112,31 +119,19 @@ class Row:
         cells: dict[str, Any] = {
             "kernel": self.kernel,
             "in_dtype": problem.a_dtype.name,
-            "b_dtype": problem.b_dtype.name,
-            "acc_dtype": problem.acc_dtype.name,
-            "out_dtype": problem.out_dtype.name,
+            **{f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("b", "acc", "out")},
             "sf_dtype": problem.a_scale.dtype.name if problem.a_scale else "",
             "sf_vec_size": problem.a_scale.vec_size if problem.a_scale else "",
-            "a_major": problem.a_major,
-            "b_major": problem.b_major,
-            "c_major": problem.c_major,
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "asked_m": self.asked[0],
-            "asked_n": self.asked[1],
-            "asked_k": self.asked[2],
+            **{name: getattr(problem, name) for name in ("a_major", "b_major", "c_major", "m", "n", "k")},
+            **dict(zip(ASKED, self.asked, strict=True)),
             "regime": self.regime,
             "l2": self.l2,
         }
         if isinstance(config, LibraryChoice):
             cells["heuristic_rank"] = config.rank
         elif config is not None:
-            for name in ("mma_m", "mma_n", "cta_m", "cta_n", "cluster_m", "cluster_n", "split_k", "swizzle"):
-                cells[name] = getattr(config, name)
-            cells |= {"schedule": config.schedule, "raster": config.raster}
-            cells |= {"stages": config.stages or "", "cta_k": config.cta_k or ""}
-            cells |= {"scheduler": config.scheduler, "warps": config.warps or ""}
+            cells |= {name: getattr(config, name) for name in (*CONFIG_SIZES, *CONFIG_WORDS)}
+            cells |= {name: cells[name] or "" for name in ("stages", "cta_k", "warps")}
             cells["fast_accum"] = int(config.fast_accum)
         if self.regime == "graph":
             pdl = config.pdl if isinstance(config, KernelConfig) else None
@@ -180,34 +175,17 @@ class Outcome:
 
 def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = "") -> Row:
     """The row from cells that `Row.columns` wrote, as text; `regime` and `l2` override the cells."""
-    kernel = cells["kernel"]
-    scale = _scale(cells)
-    problem = GemmProblem(
-        m=_whole(cells, "m"),
-        n=_whole(cells, "n"),
-        k=_whole(cells, "k"),
-        a_dtype=element_type(cells["in_dtype"]),
-        b_dtype=element_type(cells.get("b_dtype") or cells["in_dtype"]),
-        out_dtype=element_type(cells["out_dtype"]),
-        acc_dtype=element_type(cells.get("acc_dtype") or "fp32"),
-        a_scale=scale,
-        b_scale=scale,
-        a_major=cells.get("a_major") or "k",
-        b_major=cells.get("b_major") or "k",
-        c_major=cells.get("c_major") or "n",
-    )
-    asked = tuple(
-        _whole(cells, f"asked_{extent}" if cells.get(f"asked_{extent}") else extent) for extent in "mnk"
-    )
+    extents = [name if cells.get(name) else name.removeprefix("asked_") for name in ASKED]
+    m, n, k = (whole_number(cells, name) for name in extents)
     return Row(
-        kernel=kernel,
-        problem=with_extras(problem, cells),
-        config=_config(kernel, cells),
-        asked=(asked[0], asked[1], asked[2]),
+        kernel=cells["kernel"],
+        problem=problem_of_row({**cells, "batch": cells.get("batch") or 1}),
+        config=_config(cells),
+        asked=(m, n, k),
         regime=regime or cells.get("regime") or "burst",
         l2=l2 or cells.get("l2") or "cold",
         chain=Chain(
-            rotation=_whole(cells, "rotation") if cells.get("rotation") else 0,
+            rotation=whole_number(cells, "rotation") if cells.get("rotation") else 0,
             partner=cells.get("partner") or "",
             settled=_flag(cells, "settled"),
             paired=_flag(cells, "paired"),
@@ -215,58 +193,24 @@ def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = ""
     )
 
 
-def _whole(cells: Mapping[str, Any], name: str) -> int:
-    """A cell as a whole number; other programs write 128 as 128.0 in a column with gaps."""
-    try:
-        value = float(cells[name])
-    except ValueError:
-        value = float("nan")
-    if not value.is_integer():
-        raise InputError(f"column {name} is {cells[name]!r}; expected a whole number")
-    return int(value)
-
-
 def _flag(cells: Mapping[str, Any], name: str) -> bool:
     return str(cells.get(name) or "0") not in ("0", "0.0", "False")
 
 
-def _scale(cells: Mapping[str, Any]) -> BlockScale | None:
-    name = cells.get("sf_dtype")
-    return BlockScale(dtype=element_type(name), vec_size=_whole(cells, "sf_vec_size")) if name else None
-
-
-def _config(kernel: str, cells: Mapping[str, Any]) -> Config:
+def _config(cells: Mapping[str, Any]) -> Config:
     if cells.get("heuristic_rank") not in (None, ""):
-        return LibraryChoice(rank=_whole(cells, "heuristic_rank"))
+        return LibraryChoice(rank=whole_number(cells, "heuristic_rank"))
     if not cells.get("cta_m"):
         return None
     if not cells.get("cta_n"):
         raise InputError("column cta_n is empty; expected a tile of cta_m x cta_n")
-    numbers = {
-        name: _whole(cells, name)
-        for name in (
-            "cta_m",
-            "cta_n",
-            "cta_k",
-            "mma_m",
-            "mma_n",
-            "cluster_m",
-            "cluster_n",
-            "stages",
-            "swizzle",
-            "warps",
-        )
-        if cells.get(name)
-    }
-    numbers["split_k"] = _whole(cells, "split_k") if cells.get("split_k") else 1
+    given: dict[str, Any] = {name: whole_number(cells, name) for name in CONFIG_SIZES if cells.get(name)}
+    given |= {name: cells[name] for name in CONFIG_WORDS if cells.get(name)}
     return KernelConfig(
-        **numbers,
-        schedule=cells.get("schedule") or "cooperative",
-        raster=cells.get("raster") or "heuristic",
+        **given,
         # A provider need not be one of a known family.
-        kernel=kernel if kernel in KERNELS else AUTO_KERNEL,
+        kernel=cells["kernel"] if cells["kernel"] in KERNELS else AUTO_KERNEL,
         fast_accum=_flag(cells, "fast_accum"),
-        scheduler=cells.get("scheduler") or "static",
         pdl=_flag(cells, "pdl") if cells.get("pdl") not in (None, "") else None,
     )
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import torch
 
 from gemm_model.bench.provider import UnsupportedError
+from gemm_model.core.dtypes import names_in
 
 TORCH_DTYPES = {
-    "fp32": torch.float32,
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "e8m0": torch.float8_e8m0fnu,
-    "e2m1": torch.float4_e2m1fn_x2,
+    name: getattr(torch, theirs) for theirs, name in names_in("torch").items() if "int" not in name
 }
 
 

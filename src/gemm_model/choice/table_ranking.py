@@ -13,12 +13,13 @@ import pandas as pd
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.fields import KIND_COLUMNS, TYPE_COLUMNS, problem_of_row
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import COUNTS, FIRST_ORDERS, CandidateSpace, types_of
-from gemm_model.tables.kind_columns import KIND_COLUMNS, TYPE_COLUMNS, asks_for_more, problem_of_row
+from gemm_model.tables.kind_columns import asks_for_more
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes
 

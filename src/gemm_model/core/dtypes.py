@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
 
 MATH_KINDS = ("fp32", "tf32", "fp16", "fp8", "int8", "fp6", "fp4")
@@ -53,47 +56,19 @@ class BlockScale:
         return self.dtype.bytes_per_element / self.vec_size
 
 
-def _element_types() -> dict[str, DataType]:
-    rows = (
-        ("fp32", 32, 24, "fp32"),
-        ("tf32", 32, 11, "tf32"),
-        ("fp16", 16, 11, "fp16"),
-        ("bf16", 16, 8, "fp16"),
-        ("e4m3", 8, 4, "fp8"),
-        ("e5m2", 8, 3, "fp8"),
-        ("int8", 8, 8, "int8"),
-        ("int32", 32, 32, "int8"),
-        ("e3m2", 6, 3, "fp6"),
-        ("e2m3", 6, 4, "fp6"),
-        ("e2m1", 4, 2, "fp4"),
-        ("e8m0", 8, 1, "fp8"),
-    )
-    return {
-        name: DataType(name=name, bits=bits, significand_bits=significand, math_kind=kind)
-        for name, bits, significand, kind in rows
-    }
-
-
-ELEMENT_TYPES = MappingProxyType(_element_types())
-
-ALIASES = MappingProxyType(
-    {
-        "fp8": "e4m3",
-        "fp8_e4m3": "e4m3",
-        "fp8_e5m2": "e5m2",
-        "float8_e4m3fn": "e4m3",
-        "float8_e5m2": "e5m2",
-        "float32": "fp32",
-        "float16": "fp16",
-        "bfloat16": "bf16",
-        "half": "fp16",
-        "float": "fp32",
-        "s8": "int8",
-        "fp4": "e2m1",
-        "fp6": "e3m2",
-    }
+_TYPES: Mapping[str, Any] = tomllib.loads((CONFIG_DIR / "types.toml").read_text(encoding="utf-8"))
+_NUMBERS = ("bits", "significand_bits", "math_kind")
+ELEMENT_TYPES = MappingProxyType(
+    {name: DataType(name=name, **{key: found[key] for key in _NUMBERS}) for name, found in _TYPES.items()}
 )
 
+
+def names_in(library: str) -> Mapping[str, str]:
+    """Name of an element type by what a library calls it: 'torch', 'cpp', 'operators' or 'profiler'."""
+    return {theirs: name for name, found in _TYPES.items() for theirs in found.get(library, ())}
+
+
+ALIASES = MappingProxyType(names_in("aliases"))
 BLOCK_SCALED_TYPES = MappingProxyType(
     {
         # OCP Microscaling Formats v1.0, section 5.2: 32 elements share one E8M0 scale.
@@ -189,7 +164,14 @@ def require_product(a: DataType, b: DataType) -> None:
 
 
 _WIDEST_SIGNIFICAND = MappingProxyType(
-    {"fp32": 24, "tf32": 11, "fp16": 11, "fp8": 4, "int8": 8, "fp6": 4, "fp4": 2}
+    {
+        kind: max(
+            found.significand_bits
+            for name, found in ELEMENT_TYPES.items()
+            if name in OPERANDS and found.math_kind == kind
+        )
+        for kind in MATH_KINDS
+    }
 )
 
 

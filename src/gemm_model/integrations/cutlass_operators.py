@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import batch_of
-from gemm_model.core.dtypes import BlockScale, DataType, element_type
+from gemm_model.core.dtypes import BlockScale, DataType, element_type, names_in
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -27,20 +27,7 @@ with importing("the CUTLASS heuristic needs its operator API: pip install nvidia
 
 NAME = "gemm_model"
 
-TYPES = {
-    "Float32": "fp32",
-    "TFloat32": "tf32",
-    "Float16": "fp16",
-    "BFloat16": "bf16",
-    "Float8E4M3FN": "e4m3",
-    "Float8E5M2": "e5m2",
-    "Float8E8M0FNU": "e8m0",
-    "Float6E3M2FN": "e3m2",
-    "Float6E2M3FN": "e2m3",
-    "Float4E2M1FN": "e2m1",
-    "Int8": "int8",
-    "Int32": "int32",
-}
+TYPES = names_in("operators")
 """CUTLASS's names of types."""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.choice.selection import Ranker
-from gemm_model.core.dtypes import element_type
+from gemm_model.core.dtypes import element_type, names_in
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, csv_rows, read_json
 from gemm_model.core.problem import GemmProblem
@@ -26,18 +26,7 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import k_tile
 from gemm_model.tables.table import read_table, require_columns
 
-TYPES = {
-    "f32": "fp32",
-    "tf32": "tf32",
-    "f16": "fp16",
-    "bf16": "bf16",
-    "e4m3": "e4m3",
-    "e5m2": "e5m2",
-    "fe4m3": "e4m3",
-    "fe5m2": "e5m2",
-    "s8": "int8",
-    "s32": "int32",
-}
+TYPES = names_in("profiler")
 """The profiler's names of types."""
 
 PASSED = ("passed", "not_verified")

@@ -14,7 +14,7 @@ from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
-from gemm_model.core.dtypes import operand_type
+from gemm_model.core.dtypes import names_in, operand_type
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -24,15 +24,7 @@ from gemm_model.core.routing import Routing
 if TYPE_CHECKING:
     from torch import Tensor
 
-DTYPES = {
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-    "int8": "int8",
-    "int32": "int32",
-}
+DTYPES = {theirs: name for theirs, name in names_in("torch").items() if name not in ("e2m1", "e8m0")}
 """torch's names of the types that a GEMM can have."""
 
 MATMUL_LIKE = re.compile(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from gemm_model.core.batch import numbers_of
+from gemm_model.core.dtypes import names_in
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
@@ -20,17 +21,7 @@ TRITON_STAGES = 3
 WARPS_PER_WARPGROUP = 4
 DEVICE_CAPACITY = {"sm90": 9, "sm100": 10, "sm120": 12}
 CUTLASS_ARCH = {"sm90": "Sm90", "sm100": "Sm100"}
-CUTLASS_TYPES = {
-    "fp32": "float",
-    "tf32": "cutlass::tfloat32_t",
-    "fp16": "cutlass::half_t",
-    "bf16": "cutlass::bfloat16_t",
-    "e4m3": "cutlass::float_e4m3_t",
-    "e5m2": "cutlass::float_e5m2_t",
-    "int8": "int8_t",
-    "int32": "int32_t",
-    "e2m1": "cutlass::float_e2m1_t",
-}
+CUTLASS_TYPES = {name: theirs for theirs, name in names_in("cpp").items()}
 
 
 def emit(target: str, problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:

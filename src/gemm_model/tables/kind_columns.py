@@ -6,33 +6,16 @@ An empty cell, or a table without the column, means a plain GEMM.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import BoolArray
-from gemm_model.core.batch_strides import BatchStrides
-from gemm_model.core.dtypes import BlockScale, element_type
-from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
-from gemm_model.core.grouped import GroupedGemm
-from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns, refuse_apart
+from gemm_model.core.fields import KIND_COLUMNS, NO_KIND, TYPE_COLUMNS, problem_of_row
+from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
-
-KIND_COLUMNS = (
-    *("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv"),
-    *("broadcast", "batch_strides"),
-)
-"""Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling`, `ConvProblem` and `BatchStrides` takes them;
-of broadcast the operand that a batch shares."""
-_NOTHING = ("", "none", "None", "nan")
-TYPE_COLUMNS = (
-    *("in_dtype", "a_dtype", "b_dtype", "out_dtype", "acc_dtype", "sf_dtype", "sf_vec_size"),
-    *("a_major", "b_major", "c_major"),
-)
-"""Types and layouts of a product."""
 
 
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:
@@ -46,7 +29,7 @@ def asks_for_more(frame: pd.DataFrame) -> BoolArray:
 
 def is_asked(column: pd.Series) -> BoolArray:
     """Which cells of one of KIND_COLUMNS ask for something."""
-    result: BoolArray = ~(column.isna() | column.isin(_NOTHING)).to_numpy(dtype=bool)
+    result: BoolArray = ~(column.isna() | column.isin(NO_KIND)).to_numpy(dtype=bool)
     return result
 
 
@@ -96,46 +79,3 @@ def _replacing(problem: GemmProblem, frame: pd.DataFrame) -> dict[str, Any]:
         if f"{operand}_major" not in frame:
             values[f"{operand}_k_major"] = getattr(problem, f"{operand}_major") == "k"
     return values
-
-
-def problem_of_row(cells: Mapping[str, Any]) -> GemmProblem:
-    """The problem of a row's cells: sizes, names of types, and texts of KIND_COLUMNS if any."""
-    texts = {name: str(cells.get(name, "")) for name in (*KIND_COLUMNS, *TYPE_COLUMNS)}
-    texts = {name: "" if text in _NOTHING else text for name, text in texts.items()}
-    layouts: dict[str, Any] = {name: texts[name] for name in ("a_major", "b_major", "c_major") if texts[name]}
-    refuse_apart(texts)
-    m, n, k, batch = (int(cells[name]) for name in ("m", "n", "k", "batch"))
-    a_type, out_type = texts["a_dtype"] or texts["in_dtype"], texts["out_dtype"] or None
-    epilogue = Epilogue.parse(texts["epilogue"])
-    if texts["conv"]:
-        problem = GemmProblem.of_conv(texts["conv"], a_type, out_type, epilogue=epilogue)
-        if (problem.m, problem.n, problem.k) != (m, n, k):
-            expected = f"{problem.m} x {problem.n} x {problem.k}"
-            raise InputError(f"m, n, k are {m}, {n}, {k}; expected the implicit GEMM of conv, {expected}")
-        return problem
-    groups = None
-    if texts["groups"]:
-        capacity = int(float(texts["capacity"])) if texts["capacity"] else None
-        groups = GroupedGemm.parse(texts["groups"], texts["group_layout"] or "contiguous", capacity)
-    problem = GemmProblem.of(
-        m,
-        n,
-        k,
-        a_type,
-        out_type,
-        b_dtype=texts["b_dtype"] or texts["in_dtype"] or None,
-        batch=batch,
-        epilogue=epilogue,
-        groups=groups,
-        block_scaling=texts["block_scaling"] or None,
-    )
-    strides = BatchStrides.parse(texts["batch_strides"]) if texts["batch_strides"] else None
-    scales: dict[str, Any] = {}
-    if texts["sf_dtype"]:
-        scale = BlockScale(
-            dtype=element_type(texts["sf_dtype"]), vec_size=int(float(texts["sf_vec_size"] or 0))
-        )
-        scales = {"a_scale": scale, "b_scale": scale}
-    if texts["acc_dtype"]:
-        scales["acc_dtype"] = element_type(texts["acc_dtype"])
-    return replace(problem, broadcast=texts["broadcast"], batch_strides=strides, **layouts, **scales)

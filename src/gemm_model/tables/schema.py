@@ -16,10 +16,10 @@ import pandas as pd
 
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES
 from gemm_model.dataset.schema import COLUMNS
-from gemm_model.tables.kind_columns import KIND_COLUMNS
 
 SCHEMA = "gemm-model-table/1"
 """Name and version; the version grows when a column changes its meaning or goes."""

@@ -40,6 +40,7 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.kernel_config import (
     COOPERATIVE,
     KERNELS,
@@ -58,7 +59,7 @@ from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known
-from gemm_model.tables.kind_columns import KIND_COLUMNS, asks_for_more, is_asked, with_kind_columns
+from gemm_model.tables.kind_columns import asks_for_more, is_asked, with_kind_columns
 from gemm_model.tables.schema import place_of, table_name, understood
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)

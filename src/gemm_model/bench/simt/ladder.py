@@ -6,10 +6,11 @@ This module needs no GPU and no CUDA library: the memory-hierarchy model reads i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
+from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import AUTO, KernelConfig
+from gemm_model.core.records import record_from
 from gemm_model.hierarchy.blocking import Blocking
 
 RUNGS = ("naive", "shared", "registers", "pipelined")
@@ -142,90 +143,11 @@ class SimtKernel:
         )
 
 
-def _naive(cta_m: int, cta_n: int, lanes_m: int) -> SimtKernel:
-    return SimtKernel(rung="naive", cta_m=cta_m, cta_n=cta_n, lanes_m=lanes_m)
-
-
-def _shared(cta_m: int, cta_n: int, cta_k: int, lanes_m: int) -> SimtKernel:
-    return SimtKernel(rung="shared", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, lanes_m=lanes_m, stages=1)
-
-
-def _register_tiled(
-    cta: tuple[int, int, int],
-    thread: tuple[int, int],
-    ctas_per_sm: int,
-    lanes_m: int = 4,
-    *,
-    rung: str,
-    stages: int,
-    interleaved: bool = False,
-) -> SimtKernel:
-    cta_m, cta_n, cta_k = cta
-    thread_m, thread_n = thread
-    return SimtKernel(
-        rung=rung,
-        cta_m=cta_m,
-        cta_n=cta_n,
-        cta_k=cta_k,
-        thread_m=thread_m,
-        thread_n=thread_n,
-        lanes_m=lanes_m,
-        stages=stages,
-        ctas_per_sm=ctas_per_sm,
-        interleaved=interleaved,
-    )
-
-
-_registers = partial(_register_tiled, rung="registers", stages=1)
-_pipelined = partial(_register_tiled, rung="pipelined", stages=2, interleaved=True)
-
-LADDER = (
-    _naive(32, 32, 1),
-    _naive(32, 32, 2),
-    _naive(32, 32, 4),
-    _naive(32, 32, 8),
-    _naive(32, 32, 32),
-    _naive(16, 16, 2),
-    _naive(16, 16, 4),
-    _naive(8, 32, 1),
-    _shared(16, 16, 16, 2),
-    _shared(16, 16, 32, 4),
-    _shared(16, 32, 32, 1),
-    _shared(32, 32, 64, 1),
-    _shared(32, 32, 32, 1),
-    _shared(32, 32, 32, 4),
-    _registers((32, 32, 16), (2, 2), 6),
-    _registers((64, 64, 16), (2, 2), 1),
-    _registers((64, 64, 16), (2, 4), 2),
-    _registers((64, 64, 16), (4, 4), 4),
-    _registers((128, 128, 16), (4, 4), 1),
-    _registers((128, 64, 16), (8, 4), 2),
-    _registers((64, 128, 16), (4, 8), 2),
-    _registers((64, 64, 8), (8, 8), 6),
-    _registers((128, 128, 8), (8, 8), 2),
-    _registers((128, 128, 16), (8, 8), 1),
-    _pipelined((32, 32, 16), (4, 4), 12),
-    _pipelined((64, 64, 16), (4, 4), 4),
-    _pipelined((128, 64, 16), (8, 4), 2),
-    _pipelined((64, 128, 16), (4, 8), 2),
-    _pipelined((64, 64, 16), (8, 8), 8),
-    _pipelined((128, 64, 16), (8, 8), 4),
-    _pipelined((128, 128, 8), (8, 8), 2, stages=3),
-    _pipelined((128, 128, 16), (8, 8), 2),
-    _pipelined((128, 128, 16), (8, 8), 2, 8, interleaved=False),
-    _pipelined((256, 128, 16), (8, 8), 1),
-    _pipelined((128, 128, 16), (16, 8), 2),
-    _pipelined((256, 128, 16), (16, 8), 1),
-    _pipelined((256, 128, 16), (16, 8), 1, stages=3),
-    _pipelined((256, 128, 32), (16, 8), 1),
-    _pipelined((64, 128, 16), (8, 16), 4),
-    _pipelined((128, 128, 16), (8, 16), 2),
-    _pipelined((128, 256, 8), (8, 16), 1, stages=3),
-    _pipelined((128, 256, 16), (8, 16), 1),
-    _pipelined((128, 256, 16), (8, 16), 1, stages=3),
-    _pipelined((128, 256, 32), (8, 16), 1),
+LADDER = tuple(
+    record_from(SimtKernel, values, "config/simt_ladder.yaml")
+    for values in read_yaml_mapping(CONFIG_DIR / "simt_ladder.yaml", "a ladder of kernels")["kernels"]
 )
-"""Every kernel, rung by rung; it includes tiles that the model calls too small, on purpose."""
+"""Every kernel, rung by rung."""
 
 
 def kernel_of(config: KernelConfig) -> SimtKernel:
