@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.kind_columns import BLOCK_SCALING
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
-from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder
 from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
 
@@ -88,19 +88,13 @@ CUBLAS_SM90 = KernelFamily(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
         splits_columns=sm90_splits_columns,
-        held_stages=warpgroup_mma.one_stage_held,
-        math_in_round_trip=warpgroup_mma.whole_math,
         mma_columns=sm90_mma_columns,
-        epilogue_tile=warpgroup_mma.epilogue_tile,
-        epilogue_buffers=warpgroup_mma.two_buffers,
-        mma_registers=warpgroup_mma.set_registers,
         largest_cluster=8,
         # Counters of ping-pong kernels: a wait for each block and k tile, and fewer clocks beside the MMAs of
         # two blocks with 80 sums of a thread than of one with 48.
         promotes_by_block=True,
     ),
     tile_order=NVJET_ORDER,
-    tile_period=TilePeriod(accumulators="registers"),
     providers=("cublaslt",),
 )
 

@@ -66,13 +66,6 @@ CUTLASS_SM90 = KernelFamily(
     resources=ResourceRules(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
-        splits_columns=warpgroup_mma.rows_shared,
-        held_stages=warpgroup_mma.one_stage_held,
-        math_in_round_trip=warpgroup_mma.whole_math,
-        mma_columns=warpgroup_mma.columns_of_the_tile,
-        epilogue_tile=warpgroup_mma.epilogue_tile,
-        epilogue_buffers=warpgroup_mma.two_buffers,
-        mma_registers=warpgroup_mma.set_registers,
         largest_cluster=8,
         # StageCountAutoCarveout: the epilogue's storage with its barriers in whole 128 bytes, and a pair of
         # barriers a stage.
@@ -82,7 +75,6 @@ CUTLASS_SM90 = KernelFamily(
         outputs_replace_sources=True,
     ),
     tile_order=SM90_ORDER,
-    tile_period=TilePeriod(accumulators="registers"),
     # `cutlass::epilogue::thread::SiLu` divides by 1 + exp(-x).
     mechanisms=(*OF_LIBRARIES, SLOW_DIVISION),
 )
@@ -102,7 +94,7 @@ CUTLASS_SM100 = KernelFamily(
     ),
     resources=replace(quack.QUACK_SM100.resources, epilogue_buffers=warpgroup_mma.two_buffers),
     tile_order=quack.QUACK_SM100.tile_order,
-    tile_period=TilePeriod(accumulators="tensor_memory"),
+    tile_period=TilePeriod(in_tensor_memory=True),
     mechanisms=quack.TENSOR_MEMORY_MECHANISMS,
 )
 
@@ -162,7 +154,6 @@ CUTLASS_SM120 = KernelFamily(
     ),
     resources=quack.QUACK_SM120.resources,
     tile_order=SM90_ORDER,
-    tile_period=TilePeriod(accumulators="registers"),
 )
 
 THREADBLOCK_SWIZZLE = TileOrder(name="groups of n", grouped="across", always_along_m=True)

@@ -9,6 +9,7 @@ from typing import Literal
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, where
 from gemm_model.core.kernel_config import AUTO
+from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE, TileScheduler
@@ -95,21 +96,21 @@ class ResourceRules:
     """Whether there is a kernel of this CTA tile and schedule."""
     warpgroups: Callable[[GemmBatch], Values]
     """MMA warpgroups that share one tile."""
-    splits_columns: Callable[[GemmBatch, Values], Flags]
+    splits_columns: Callable[[GemmBatch, Values], Flags] = warpgroup_mma.rows_shared
     """Whether the warpgroups (second argument) share the tile's columns instead of its rows."""
-    held_stages: Callable[[GemmBatch], Values]
+    held_stages: Callable[[GemmBatch], Values] = warpgroup_mma.one_stage_held
     """Stages of the ring that are held while one is consumed, and so cannot receive a load."""
-    math_in_round_trip: Callable[[GemmBatch], Values]
+    math_in_round_trip: Callable[[GemmBatch], Values] = warpgroup_mma.whole_math
     """Share of a k tile's MMAs that a load waits for, beside those of held stages [1]."""
-    mma_columns: Callable[[GemmBatch, Flags], Values]
+    mma_columns: Callable[[GemmBatch, Flags], Values] = warpgroup_mma.columns_of_the_tile
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
-    epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]]
+    epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]] = warpgroup_mma.epilogue_tile
     """Rows and columns of the outputs that one epilogue buffer holds; takes whether rows are shared."""
-    epilogue_buffers: Callable[[Values], Values]
+    epilogue_buffers: Callable[[Values], Values] = warpgroup_mma.two_buffers
     """Epilogue buffers beside the operand ring, by their columns; a tile may have fewer."""
-    mma_registers: Callable[[Values, Values], Values]
+    mma_registers: Callable[[Values, Values], Values] = warpgroup_mma.set_registers
     """Registers that a thread may have, by its accumulators and the warpgroups of the tile."""
-    largest_cluster: int
+    largest_cluster: int = 1
     """CTAs of a cluster, at most."""
     spilled_code: Callable[[Values, Values, Values, Flags], tuple[Values, Values]] = by_the_register
     """Spilled code of a k tile: registers stored and loaded, and loads waited for one by one. Takes the
@@ -197,7 +198,8 @@ class TileOrder:
 class TilePeriod:
     """How the mainloop and the epilogue of consecutive tiles share the MMA warps and their accumulators."""
 
-    accumulators: Literal["registers", "tensor_memory"]
+    in_tensor_memory: bool = False
+    """Whether accumulators are in tensor memory; otherwise they are in registers."""
     persistent: bool = True
     """Whether a CTA computes several tiles; otherwise each CTA computes one, and the grid runs in waves."""
     groups_tile_by_tile: bool = False
@@ -206,10 +208,6 @@ class TilePeriod:
     A loop over groups within a loop over tiles is not pipelined across tiles, and a TMA store would overwrite
     rows of the next group.
     """
-
-    @property
-    def in_tensor_memory(self) -> bool:
-        return self.accumulators == "tensor_memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +219,7 @@ class KernelFamily:
     space: ConfigSpace
     resources: ResourceRules
     tile_order: TileOrder
-    tile_period: TilePeriod
+    tile_period: TilePeriod = TilePeriod()
     dependent_launch: bool = False
     """Whether kernels use programmatic dependent launch by default."""
     loader_deals: bool = False

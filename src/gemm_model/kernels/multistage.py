@@ -29,14 +29,9 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
     return ResourceRules(
         offers_tile=offers_tile,
         warpgroups=warpgroups,
-        splits_columns=warpgroup_mma.rows_shared,
-        held_stages=warpgroup_mma.one_stage_held,
         math_in_round_trip=warpgroup_mma.no_math,
-        mma_columns=warpgroup_mma.columns_of_the_tile,
-        epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.no_buffers,
         mma_registers=warpgroup_mma.whole_register_file,
-        largest_cluster=1,
         barrier_bytes=0.0,
         most_stages=stages,
     )
@@ -45,4 +40,4 @@ def resource_rules(*, stages: float = float("inf")) -> ResourceRules:
 MECHANISMS = tuple(name for name in OF_LIBRARIES if name != "edge_tiles")
 """Threads copy the operands, with rows outside the matrix predicated off, so that there is no fill."""
 
-ONE_CTA_A_TILE = TilePeriod(accumulators="registers", persistent=False)
+ONE_CTA_A_TILE = TilePeriod(persistent=False)

@@ -149,17 +149,11 @@ QUACK_SM90 = KernelFamily(
         offers_tile=offers_sm90_tile,
         warpgroups=sm90_warpgroups,
         splits_columns=sm90_splits_columns,
-        held_stages=warpgroup_mma.one_stage_held,
-        math_in_round_trip=warpgroup_mma.whole_math,
-        mma_columns=warpgroup_mma.columns_of_the_tile,
-        epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.more_narrow_buffers,
-        mma_registers=warpgroup_mma.set_registers,
         spilled_code=whole_instructions,
         largest_cluster=4,
     ),
     tile_order=SERPENTINE,
-    tile_period=TilePeriod(accumulators="registers"),
     mechanisms=WGMMA_MECHANISMS,
 )
 
@@ -179,19 +173,14 @@ QUACK_SM100 = KernelFamily(
     resources=ResourceRules(
         offers_tile=warpgroup_mma.tcgen05_tile,
         warpgroups=warpgroup_mma.two_warpgroups,
-        splits_columns=warpgroup_mma.rows_shared,
         held_stages=warpgroup_mma.no_stage_held,
-        math_in_round_trip=warpgroup_mma.whole_math,
-        mma_columns=warpgroup_mma.columns_of_the_tile,
-        epilogue_tile=warpgroup_mma.epilogue_tile,
         epilogue_buffers=warpgroup_mma.more_narrow_buffers,
-        mma_registers=warpgroup_mma.set_registers,
         largest_cluster=16,
         mixed_widths=True,
         block_scaled=True,
     ),
     tile_order=TileOrder(name="all of m first", always_along_m=True, whole_extent=True, scheduler=FIRST_COME),
-    tile_period=TilePeriod(accumulators="tensor_memory"),
+    tile_period=TilePeriod(in_tensor_memory=True),
     mechanisms=TENSOR_MEMORY_MECHANISMS,
 )
 
@@ -211,18 +200,12 @@ QUACK_SM120 = KernelFamily(
     resources=ResourceRules(
         offers_tile=offers_sm120_tile,
         warpgroups=sm120_warpgroups,
-        splits_columns=warpgroup_mma.rows_shared,
         held_stages=warpgroup_mma.no_stage_held,
-        math_in_round_trip=warpgroup_mma.whole_math,
-        mma_columns=warpgroup_mma.columns_of_the_tile,
         epilogue_tile=sm120_epilogue_tile,
-        epilogue_buffers=warpgroup_mma.two_buffers,
         mma_registers=sm120_registers,
-        largest_cluster=1,
         block_scaled=True,
     ),
     tile_order=TileOrder(name="groups in serpentines", serpentine=True, scheduler=FIRST_COME),
-    tile_period=TilePeriod(accumulators="registers"),
     mechanisms=OWN_MECHANISMS,
 )
 

@@ -85,15 +85,11 @@ def mmas_ahead() -> float:
 RULES = ResourceRules(
     offers_tile=offers_tile,
     warpgroups=warpgroups,
-    splits_columns=warpgroup_mma.rows_shared,
     held_stages=held_stages,
     math_in_round_trip=math_in_round_trip,
-    mma_columns=warpgroup_mma.columns_of_the_tile,
-    epilogue_tile=warpgroup_mma.epilogue_tile,
     # The allocator reuses the operands' stages for the output's layout conversion.
     epilogue_buffers=warpgroup_mma.no_buffers,
     mma_registers=warpgroup_mma.whole_register_file,
-    largest_cluster=1,
     barrier_bytes=0.0,
     fewest_stages=1.0,
     most_stages=float(DEFAULT_NUM_STAGES),
@@ -113,7 +109,7 @@ TRITON_SM90 = KernelFamily(
         short_ring=True,
     ),
     tile_order=GROUPED_ALONG_M,
-    tile_period=TilePeriod(accumulators="registers", groups_tile_by_tile=True),
+    tile_period=TilePeriod(groups_tile_by_tile=True),
     mechanisms=(*OF_LIBRARIES, "device_descriptors", "pointer_stores"),
 )
 
@@ -124,7 +120,7 @@ TRITON_SM100 = replace(
     architectures=("sm100",),
     knows=WRITTEN,
     resources=replace(RULES, largest_cluster=8, block_scaled=True),
-    tile_period=TilePeriod(accumulators="tensor_memory", groups_tile_by_tile=True),
+    tile_period=TilePeriod(in_tensor_memory=True, groups_tile_by_tile=True),
 )
 
 TRITON_MULTISTAGE = KernelFamily(
