@@ -1,3 +1,5 @@
+from functools import wraps
+
 import pytest
 
 gemm_configs = pytest.importorskip("quack.gemm_config")
@@ -7,7 +9,14 @@ import torch  # noqa: E402
 from gemm_model import GemmProblem, rank  # noqa: E402
 from gemm_model.core.errors import InputError  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
-from gemm_model.integrations.quack import candidate_of, early_config_prune, gemm_config, problem_of, swapped  # noqa: E402
+from gemm_model.integrations.quack import (  # noqa: E402
+    candidate_of,
+    early_config_prune,
+    gemm_config,
+    problem_of,
+    swapped,
+    write_tuning_cache,
+)
 from gemm_model.kernels.emit import quack_arguments  # noqa: E402
 from gemm_model.kernels.feasibility import check  # noqa: E402
 
@@ -83,3 +92,35 @@ def test_tensors_tell_the_problem():
         problem_of({})
     with pytest.raises(InputError, match="top_k is 0"):
         early_config_prune("h200", top_k=0)
+
+
+def test_a_written_cache_answers_quack_in_the_place_of_its_timing(tmp_path, monkeypatch):
+    interface = pytest.importorskip("quack.gemm_interface")
+    monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "cache"))
+    assert write_tuning_cache([PROBLEM], "h200", model=MODEL) == 1
+    files = [*tmp_path.rglob("*.json")]
+    assert len(files) == 2  # a call's and a compiled call's
+    files[0].write_text(before := files[0].read_text() + " ")
+    assert write_tuning_cache([PROBLEM], "h200", model=MODEL) == 0
+    assert files[0].read_text() == before
+    taken = []
+
+    @wraps(interface.gemm_tuned.fn)
+    def launch(*_tensors, config, **_more):
+        taken.append(config)
+        return config, 1, False, None
+
+    monkeypatch.setattr(interface.gemm_tuned, "fn", launch)
+    monkeypatch.setenv("QUACK_ARCH", "90")
+    a, weight = (torch.empty(rows, 1024, dtype=torch.bfloat16) for rows in (4096, 2048))
+    interface.gemm(a, weight.mT)
+    (fastest,) = early_config_prune("h200", top_k=1, model=MODEL)(HOPPER, TENSORS)
+    assert taken == [fastest.kwargs["config"]]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="tuning cache cannot be written"):
+        write_tuning_cache([PROBLEM], "h200", model=MODEL)
+    with pytest.raises(InputError, match="one architecture a process"):
+        write_tuning_cache([PROBLEM], "b200", model=MODEL)
+    with pytest.raises(InputError, match="quack"):
+        write_tuning_cache([PROBLEM], "l40s", model=MODEL)

@@ -1,4 +1,4 @@
-"""QuACK: its `GemmConfig` for a problem, and a pruner for its autotuner (written for quack-kernels 0.6).
+"""QuACK: its `GemmConfig` for a problem, a pruner and a tuning cache for its autotuner (written for quack-kernels 0.6).
 
 config = gemm_config(GemmProblem.of(4096, 4096, 4096), "h200")
 out = quack.gemm_interface.gemm(a, b, config=config)
@@ -6,11 +6,14 @@ out = quack.gemm_interface.gemm(a, b, config=config)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemm_model.choice.selection import rank
 from gemm_model.core.batch import batch_of
@@ -19,13 +22,18 @@ from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.kernels.emit import quack_arguments
+from gemm_model.kernels.emit import DEVICE_CAPACITY, quack_arguments
 from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.registry import family_of
-from gemm_model.models import DEFAULT_MODEL, create_model
+from gemm_model.models import DEFAULT_MODEL, Model, create_model
 
 if TYPE_CHECKING:
     from quack.gemm_config import GemmConfig
+
+ARCHITECTURE = "QUACK_ARCH"
+"""Variable with the architecture that QuACK takes where there is no card."""
+CALL = {"dynamic_scheduler": False, "split_k": 1}
+"""What `quack.gemm_interface.gemm(a, b)` hands to its tuned function, of the arguments that its cache tells apart."""
 
 
 def gemm_config(
@@ -110,17 +118,122 @@ def early_config_prune(
         valid = list(configs) if after is None else after(configs, dict(named_args), **kwargs)
         if len(valid) <= top_k:
             return valid
-        problem = problem_of({**named_args, **kwargs})
-        candidates = [candidate_of(config.kwargs["config"]) for config in valid]
-        exchanged = swapped(problem)
-        batch = batch_of([(exchanged if each.swap_ab else problem, each.config) for each in candidates])
-        legal = feasible_mask(batch, spec, family_of("quack", spec))
-        times_us = np.full(len(batch), np.inf)
-        if legal.any():
-            times_us[legal] = predictor.predict_batch(batch[legal]).runtime_us
+        times_us = _times_us(valid, problem_of({**named_args, **kwargs}), predictor, spec)
         return [valid[index] for index in np.argsort(times_us, kind="stable")[:top_k]]
 
     return prune
+
+
+def _times_us(
+    configs: Sequence[Any], problem: GemmProblem, predictor: Model, gpu: GpuSpec
+) -> NDArray[np.float64]:
+    """Predicted time of each configuration of QuACK's autotuner; infinite where it cannot run."""
+    candidates = [candidate_of(config.kwargs["config"]) for config in configs]
+    exchanged = swapped(problem)
+    batch = batch_of([(exchanged if each.swap_ab else problem, each.config) for each in candidates])
+    legal = feasible_mask(batch, gpu, family_of("quack", gpu))
+    times_us = np.full(len(batch), np.inf)
+    if legal.any():
+        times_us[legal] = predictor.predict_batch(batch[legal]).runtime_us
+    return times_us
+
+
+def write_tuning_cache(
+    problems: Iterable[GemmProblem],
+    gpu: GpuSpec | str | Path = "h200",
+    *,
+    model: str = DEFAULT_MODEL,
+    options: Mapping[str, Any] | None = None,
+) -> int:
+    """Write predictions where QuACK's autotuner keeps its times, so that it takes the fastest and times none.
+
+    They answer `quack.gemm_interface.gemm(a, b)` of these problems, in QuACK's own folder (QUACK_CACHE_DIR,
+    else ~/.quack/cache) and without a GPU; a problem that it has timed keeps its times. Returns how many were
+    written. Raises MissingExtraError without QuACK, InputError for a card without kernels of QuACK, a second
+    architecture in one process, and a folder that cannot be written.
+    """
+    spec = as_gpu(gpu)
+    family_of("quack", spec)
+    predictor = create_model(model, spec, options)
+    tuner = _predicting_tuner(
+        lambda configs, problem: _times_us(configs, problem, predictor, spec),
+        DEVICE_CAPACITY[spec.kernel_architecture],
+    )
+    # What QuACK takes for the card's architecture where there is no card.
+    before = os.environ.get(ARCHITECTURE)
+    os.environ[ARCHITECTURE] = str(spec.kernel_architecture)
+    try:
+        return sum([tuner.write(problem) for problem in problems])
+    except OSError as error:
+        raise InputError(f"QuACK's tuning cache cannot be written: {error}") from error
+    finally:
+        os.environ.pop(ARCHITECTURE)
+        if before is not None:
+            os.environ[ARCHITECTURE] = before
+
+
+def _predicting_tuner(
+    times_us: Callable[[Sequence[Any], GemmProblem], NDArray[np.float64]], capacity: int
+) -> Any:
+    """QuACK's autotuner of GEMMs that asks a model where it would time, and launches nothing; for cards of a
+    compute capability.
+    """
+    with importing("a tuning cache needs the package quack-kernels: pip install quack-kernels"):
+        from quack.autotuner import Autotuner
+        from quack.gemm_interface import SplitKMode, gemm_tuned
+
+    @wraps(gemm_tuned.fn)
+    def launch(*_: Any, **__: Any) -> None:
+        """Nothing."""
+
+    class PredictingTuner(Autotuner):  # type: ignore[misc]
+        def write(self, problem: GemmProblem) -> bool:
+            """Whether QuACK had no times of this problem."""
+            self.problem = problem
+            self.predicted = False
+            m, n, k = problem.m, problem.n, problem.k
+            a, b, out = (
+                _meta(rows, columns, problem.batch, dtype.name, columns_first)
+                for rows, columns, dtype, columns_first in (
+                    (m, k, problem.a_dtype, problem.a_major == "m"),
+                    (k, n, problem.b_dtype, problem.b_major == "k"),
+                    (m, n, problem.out_dtype, problem.c_major == "m"),
+                )
+            )
+            for mode in (SplitKMode.SERIAL, 0):  # of a call, and of a compiled one
+                self.cache.clear()
+                self(a, b, out, **{**dict.fromkeys(self.keys), **CALL, "split_k_mode": mode})
+            return self.predicted
+
+        def check_disk_cache(self, tuning_key: Any, configs: Sequence[Any], _: Callable[[], None]) -> None:
+            if {each.kwargs["config"].device_capacity for each in configs} != {capacity}:
+                # QuACK asks for the architecture once a process.
+                raise InputError(
+                    "QuACK's tuning cache is written for one architecture a process; expected another process"
+                )
+
+            def predict() -> None:
+                found = times_us(configs, self.problem)
+                self.configs_timings = {each: [us / 1e3] * 3 for each, us in zip(configs, found, strict=True)}
+                self.cache[tuning_key] = configs[int(np.argmin(found))]
+                self.predicted = True
+
+            super().check_disk_cache(tuning_key, configs, predict)
+
+    pruner = {"early_config_prune": gemm_tuned.early_config_prune}
+    return PredictingTuner(launch, gemm_tuned.keys, gemm_tuned.configs, None, pruner, cache_results=True)
+
+
+def _meta(rows: int, columns: int, batch: int, dtype: str, columns_first: bool) -> Any:
+    """A matrix, or a batch of them, that has a type, sizes and strides only."""
+    from torch import empty
+
+    from gemm_model.bench.torch_types import torch_dtype
+
+    lead = () if batch == 1 else (batch,)
+    sizes = (columns, rows) if columns_first else (rows, columns)
+    found = empty((*lead, *sizes), dtype=torch_dtype(dtype), device="meta")
+    return found.mT if columns_first else found
 
 
 def problem_of(arguments: Mapping[str, Any]) -> GemmProblem:
