@@ -150,7 +150,7 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     ("more", "said"),
     [
         (("--gpu", "no_such"), "unknown GPU"),
-        (("--memory-gib", "0"), "--memory-gib is 0.0"),
+        (("--memory-gib", "0"), "--memory-gib is 0; expected 1 to 1000000"),
         (("--backend", "../x"), "is no name of a folder"),
         (("--model", "nowhere.json"), "nowhere.json: cannot be read"),
     ],

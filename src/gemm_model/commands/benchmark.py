@@ -108,10 +108,8 @@ def run(args: argparse.Namespace) -> Document | None:
     from gemm_model.bench import runner
     from gemm_model.bench.worker_process import WorkerProcess
 
-    if args.cards is not None:
-        _positive("--cards", args.cards)
-        if args.cluster != "local":
-            raise InputError("--cards has no effect without --cluster local; expected it left out")
+    if args.cards is not None and args.cluster != "local":
+        raise InputError("--cards has no effect without --cluster local; expected it left out")
     options = runner.RunOptions(
         settings=_timing(args),
         device=args.device or runner.TORCH_DEVICE,
@@ -226,9 +224,6 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
                 )
         if not rows:
             raise InputError(_why_nothing(problems, list(providers.values()), capability))
-    for option, number in (("--sample", args.sample), ("--sample-shapes", args.sample_shapes)):
-        if number is not None:
-            _positive(option, number)
     ordered = arranged(
         chained(rows, chain) if args.regime == "graph" else rows,
         seed=args.seed,
@@ -270,7 +265,7 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
         raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1, 0,1 or {PAIRED}")
     return ChainOptions(
         pdl=tuple(pdl[word] for word in words),
-        rotation=None if args.rotation is None else _positive("--rotation", args.rotation),
+        rotation=args.rotation,
         partner=args.partner,
         settled=args.settled,
         paired=paired,
@@ -325,12 +320,6 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _positive(option: str, value: int) -> int:
-    if value < 1:
-        raise InputError(f"{option} is {value}; expected a positive whole number")
-    return value
-
-
 def _shard(text: str) -> tuple[int, int]:
     index, separator, count = text.partition("/")
     whole = separator and len(text) <= MOST_DIGITS and index.isdecimal() and count.isdecimal()
@@ -342,9 +331,7 @@ def _shard(text: str) -> tuple[int, int]:
 def _timing(args: argparse.Namespace) -> TimingSettings:
     """Timing settings: the configuration's `timing`, changed by `key=value` words and `--repeats`."""
     configured = timing_settings(load_config(args.overrides)["timing"])
-    if args.repeats is None:
-        return configured
-    return replace(configured, repeats=_positive("--repeats", args.repeats))
+    return configured if args.repeats is None else replace(configured, repeats=args.repeats)
 
 
 def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> Document:

@@ -56,8 +56,6 @@ def run(args: argparse.Namespace) -> Document | None:
     if not is_yaml_file(args.output.name):
         raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
     common.check_outputs(args.output, residual_beside(args.output), args.report, args.html)
-    if not 0 <= args.seed < 2**32:
-        raise InputError(f"--seed is {args.seed}; expected 0 to 2^32 - 1")
     if args.quick:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
         quick_calibration(args.output, args.run_words)

@@ -25,7 +25,6 @@ BATCH = ("broadcast", "batch_strides")
 KINDS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
 ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
 OPTIONS = (*KINDS, *ROUTING)
-MAX_ROUTINGS = 4096
 
 
 def add_kinds(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +40,6 @@ def routing(args: argparse.Namespace) -> Routing | None:
     for name in ("experts", "tokens"):
         if name not in args.given:
             raise InputError(f"--{name} is missing; expected --experts and --tokens")
-    if not 1 <= args.routings <= MAX_ROUTINGS:
-        raise InputError(f"--routings is {args.routings}; expected 1 to {MAX_ROUTINGS}")
-    if args.seed < 0:
-        raise InputError(f"--seed is {args.seed}; expected 0 or more")
     common.refuse_given(args, ("groups", "group_layout", "capacity", "conv"), "with --experts")
     return Routing.parse(args.routing, experts=args.experts, tokens=args.tokens, top_k=args.top_k)
 

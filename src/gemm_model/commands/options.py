@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR
+from gemm_model.core.errors import InputError
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
 
 
@@ -32,8 +34,23 @@ def regime(text: str) -> str:
     return name
 
 
-KINDS = {"path": Path, "whole": whole_number, "int": int, "float": float, "regime": regime}
+KINDS = {"path": Path, "whole": whole_number, "float": float, "regime": regime}
 """What `kind` reads a word as; text where it is left out."""
+
+
+def between(
+    option: str, read: Callable[[str], float], least: float, most: float | None
+) -> Callable[[str], float]:
+    """What reads a number of an option and refuses one below `least` or above `most`."""
+    expected = f"at least {least}" if most is None else f"{least} to {most:.10g}"
+
+    def number(text: str) -> float:
+        found = read(text)
+        if not least <= found <= (math.inf if most is None else most):
+            raise InputError(f"{option} is {text}; expected {expected}")
+        return found
+
+    return number
 
 
 def add_options(
@@ -62,11 +79,14 @@ def _declared(name: str) -> dict[str, Any]:
 def _add(
     parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any], words: Mapping[str, Any]
 ) -> None:
-    """Add one option: argparse's own settings, and `or` (another name), `kind` and `hidden`."""
+    """Add one option: argparse's own settings, and `or` (another name), `kind`, `least`, `most` and `hidden`."""
     settings = {key: _filled(value, words, whole=key != "help") for key, value in declared.items()}
     names = [option, *([settings.pop("or")] if "or" in settings else [])]
     if "kind" in settings:
         settings["type"] = KINDS[settings.pop("kind")]
+    if "least" in settings:
+        least, most = settings.pop("least"), settings.pop("most", None)
+        settings["type"] = between(option, settings["type"], least, most)
     if settings.get("action") == "append":
         settings.setdefault("default", [])
     if settings.pop("hidden", False):

@@ -21,7 +21,6 @@ EXAMPLES = (
     "--m 8192 --k 8192 --n 16 --dtype e4m3 --tune",
     "--input surfaces.csv --plot surfaces.png --format csv",
 )
-MAX_EXTRA_US = 1e6
 PLANNED = ("split_k", "stages", "clusters")
 
 
@@ -112,8 +111,6 @@ def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
         prefetch_ratio=model.setting.prefetch_ratio if given[1] is None else given[1],
     )
     extra = model.previous_extra_us if args.previous_extra_us is None else args.previous_extra_us
-    if not 0 <= extra <= MAX_EXTRA_US:
-        raise InputError(f"--previous-extra-us is {extra}; expected 0 to {MAX_EXTRA_US:g} microseconds")
     return LayerCase(
         m=args.m, n=args.n, k=args.k, build=replace(build, **changes), setting=setting, extra_us=extra
     )

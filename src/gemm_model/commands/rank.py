@@ -35,8 +35,6 @@ EXAMPLES = (
     "--m 64 --n 7168 --gpu h200,h100_sxm --sweep 'k=512..8192 by 512' --plot times.svg",
 )
 
-MAX_TOP = 1000
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(
@@ -76,7 +74,6 @@ def run(args: argparse.Namespace) -> Document:
         common.check_document(args, args.html)
     else:
         common.check_outputs(args.output, args.html)
-    _check_top(args.top)
     if sweep.asked(args):
         return sweep.sweep(args, _best)
     if compare.cards_asked(args):
@@ -216,11 +213,6 @@ def _ranked(
         {**row, "prediction": prediction_fields(found)} for row, found in zip(rows, predictions, strict=True)
     ]
     return {**{name: getattr(ranking, name) for name in names}, "choices": choices}
-
-
-def _check_top(top: int) -> None:
-    if not 1 <= top <= MAX_TOP:
-        raise InputError(f"--top is {top}; expected 1 to {MAX_TOP}")
 
 
 def _expected_ranking(

@@ -36,7 +36,6 @@ EXAMPLES = (
     "--m 1024 --n 4096 --k 2048 --cta 128x128 --measured traced.csv.gz --plot overlay.svg",
     "--m 512 --n 512 --k 512 --cta 64x64x64 --machine paper_a6000 --events --format csv",
 )
-MAX_TRACE_SMS = 1024
 OF_THE_MACHINE = ("consumers", "dma_warps")
 OF_THE_TIMELINE = ("measured", "table", "sm")
 """Options that only one of the two ways reads."""
@@ -54,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    if args.trace_sms is not None and not 1 <= args.trace_sms <= MAX_TRACE_SMS:
-        raise InputError(f"--trace-sms is {args.trace_sms}; expected 1 to {MAX_TRACE_SMS}")
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
     common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)

@@ -23,8 +23,6 @@ def run(args: argparse.Namespace) -> Document:
     from gemm_model.integrations.torch_timer import GemmTimer, load_model_builder, run_on_meta
 
     common.check_document(args)
-    if args.depth is not None and args.depth < 1:
-        raise InputError(f"--depth is {args.depth}; expected a positive whole number")
     given = {word.partition("=")[0] for word in args.overrides}
     if "model_opts.regime" in given:
         raise InputError(

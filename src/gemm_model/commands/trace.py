@@ -37,8 +37,6 @@ def run(args: argparse.Namespace) -> Document:
     common.no_overrides(args)
     if args.output is None:
         raise InputError("--output is missing; expected the file, or with --rows the folder, of the trace")
-    if args.events_per_warp is not None and args.events_per_warp < 1:
-        raise InputError(f"--events-per-warp is {args.events_per_warp}; expected at least 1")
     if args.keep is not None:
         check_folder_writable(args.keep)
         if args.keep.exists() and any(args.keep.iterdir()):
