@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
 from gemm_model.bench.numbers import bench_numbers
+from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
@@ -42,22 +44,8 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    "sm_clk_mhz": Protocol(how="SM cycles over time of one busy SM", tolerance=0.015),
-    "mma_clk_share": Protocol(how="SM cycles over time of MMAs on a quarter of the SMs", tolerance=0.015),
-    "dram_read_gb_per_s": Protocol(how="bulk reads of 2 GiB by all SMs", tolerance=0.03),
-    "dram_latency_ns": Protocol(how="one bulk load of 128 fresh bytes", tolerance=0.1, digits=3),
-    "l2_read_gb_per_s": Protocol(how="bulk reads of a quarter of L2 that all SMs share", tolerance=0.03),
-    "l2_read_bytes_per_clk_per_sm": Protocol(how="bulk reads of one SM from L2", tolerance=0.03, digits=3),
-    "l2_read_bytes_per_clk_of_eight": Protocol(
-        how="bulk reads of eight SMs of one GPC from L2", tolerance=0.03, digits=3
-    ),
-    "l2_write_gb_per_s": Protocol(how="bulk stores of all SMs to 16 MiB", tolerance=0.03),
-    "l2_write_bytes_per_clk_per_sm": Protocol(how="bulk stores of one SM to L2", tolerance=0.05, digits=3),
-    "l2_latency_clk": Protocol(how="one bulk load of 128 bytes in L2", tolerance=0.05, digits=3),
-    "smem_bytes_per_clk_per_sm": Protocol(how="16-byte reads of 512 threads", tolerance=0.01),
-    "graph_launch_us": Protocol(how="1,000 empty kernels in a graph", tolerance=0.05, digits=3),
-    "event_pair_us": Protocol(how="events around an empty kernel, less its time in a graph", tolerance=0.1),
-    "idle_power_w": Protocol(how="clocks up, nothing running", tolerance=0.3, digits=3),
+    field: Protocol(**found)
+    for field, found in tomllib.loads((CONFIG_DIR / "protocols.toml").read_text(encoding="utf-8")).items()
 }
 """The numbers that `characterize` measures, by field of the description; `docs/gpus.md` has the protocols."""
 

@@ -60,18 +60,8 @@ def profiler_command(ncu: str, requests: Path, replies: Path, device: str) -> li
     options = ["--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(METRICS)]
     options += ["--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel"]
     options += ["--nvtx", "--nvtx-include", "regex:gemm-row-[0-9]+/", "--print-nvtx-rename", "kernel"]
-    worker = [sys.executable, "-m", "gemm_model.bench.profiled_worker"]
-    return [
-        ncu,
-        *options,
-        *worker,
-        "--device",
-        device,
-        "--requests",
-        str(requests),
-        "--replies",
-        str(replies),
-    ]
+    worker = [sys.executable, "-m", "gemm_model.bench.worker", "--device", device]
+    return [ncu, *options, *worker, "--requests", str(requests), "--replies", str(replies)]
 
 
 def profile_rows(rows: Sequence[Row], device: str, limit_s: float) -> list[Outcome]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gemm_model.core.errors import InputError
@@ -32,33 +31,11 @@ RASTERS = {"h": "along_m", "v": "along_n"}
 """Horizontal walks along the columns of D^T (our rows, m), vertical along its rows (our n)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CublasKernel:
-    """One kernel by its name, with extents along our D; fields that the name lacks are 0 or empty."""
+def parse_cublas_name(name: str) -> dict[str, Any]:
+    """The columns of a benchmark table that a kernel's name (plain or mangled) fills, with extents along our D.
 
-    generation: str
-    cta_m: int
-    cta_n: int
-    cta_k: int = 0
-    stages: int = 0
-    cluster_m: int = 1
-    cluster_n: int = 1
-    schedule: str = ""
-    raster: str = ""
-    split: bool = False
-    """Whether K is split; no name gives the number of parts."""
-
-    def cells(self) -> dict[str, Any]:
-        """The columns of a benchmark table that the name fills."""
-        cells: dict[str, Any] = {"cta_m": self.cta_m, "cta_n": self.cta_n, "mma_m": self.cta_m}
-        cells |= {"mma_n": self.cta_n, "cluster_m": self.cluster_m, "cluster_n": self.cluster_n}
-        cells |= {"cta_k": self.cta_k or "", "stages": self.stages or ""}
-        cells |= {"schedule": self.schedule, "raster": self.raster}
-        return cells | {"scheduler": "split_k" if self.split else "static"}
-
-
-def parse_cublas_name(name: str) -> CublasKernel:
-    """The kernel called `name` (plain or mangled). Raises InputError if the grammar does not match."""
+    No name gives the number of parts of a split K. Raises InputError if the grammar does not match.
+    """
     for pattern, read in ((NVJET, _nvjet), (XMMA, _xmma), (STAGED, _staged)):
         found = pattern.search(name)
         if found:
@@ -66,56 +43,48 @@ def parse_cublas_name(name: str) -> CublasKernel:
     raise InputError(f"no tile is known from the cuBLAS kernel name {name[:120]!r}")
 
 
-def _pair(text: str) -> tuple[int, int]:
-    first, second = text.split("x")
-    return int(first), int(second)
+def _cells(
+    tile: str, ring: str, cluster: str = "1x1", schedule: str = "", raster: str = "", *, split: bool = False
+) -> dict[str, Any]:
+    """The columns of a kernel of D^T; `ring` is the k tile and the stages, 0 where the name has none."""
+    (cta_n, cta_m), (cta_k, stages), (cluster_n, cluster_m) = (
+        map(int, text.split("x")) for text in (tile, ring, cluster)
+    )
+    return {
+        **{"cta_m": cta_m, "cta_n": cta_n, "mma_m": cta_m, "mma_n": cta_n},
+        **{"cluster_m": cluster_m, "cluster_n": cluster_n, "cta_k": cta_k or "", "stages": stages or ""},
+        **{"schedule": schedule, "raster": raster, "scheduler": "split_k" if split else "static"},
+    }
 
 
-def _nvjet(found: re.Match[str]) -> CublasKernel:
-    cta_n, cta_m = _pair(found["tile"])
-    cta_k, stages = _pair(found["ring"])
-    cluster_n, cluster_m = _pair(found["cluster"])
+def _nvjet(found: re.Match[str]) -> dict[str, Any]:
     options = found["options"].split("_")
     cooperative = "coopA" in options or "coopB" in options
-    return CublasKernel(
-        generation="nvjet",
-        cta_m=cta_m,
-        cta_n=cta_n,
-        cta_k=cta_k,
-        stages=stages,
-        cluster_m=cluster_m,
-        cluster_n=cluster_n,
+    return _cells(
+        *(found["tile"], found["ring"], found["cluster"]),
         schedule="2cta" if "2cta" in options else "cooperative" if cooperative else "pingpong",
         raster=next(RASTERS[option] for option in options if option in RASTERS),
         split="splitK" in options,
     )
 
 
-def _xmma(found: re.Match[str]) -> CublasKernel:
-    cta_n, cta_m = _pair(found["tile"])
+def _xmma(found: re.Match[str]) -> dict[str, Any]:
     options = found["options"]
     cluster = re.search(r"_cgasize(\d+x\d+)x1", options)
-    cluster_n, cluster_m = _pair(cluster[1]) if cluster else (1, 1)
     stages = re.search(r"_stage(\d+)", options)
     groups = re.search(r"_warpgroupsize(\d+)x(\d+)x1", options)
     cooperative = groups is not None and int(groups[1]) * int(groups[2]) > 1
-    return CublasKernel(
-        generation="xmma",
-        cta_m=cta_m,
-        cta_n=cta_n,
-        cta_k=int(found["cta_k"]),
-        stages=int(stages[1]) if stages else 0,
-        cluster_m=cluster_m,
-        cluster_n=cluster_n,
+    return _cells(
+        found["tile"],
+        f"{found['cta_k']}x{stages[1] if stages else 0}",
+        cluster[1] if cluster else "1x1",
         schedule="cooperative" if cooperative else "",
         split="splitK" in options,
     )
 
 
-def _staged(found: re.Match[str]) -> CublasKernel:
-    cta_n, cta_m = _pair(found["tile"])
-    cta_k, stages = _pair(found["ring"])
-    return CublasKernel(generation="staged", cta_m=cta_m, cta_n=cta_n, cta_k=cta_k, stages=stages)
+def _staged(found: re.Match[str]) -> dict[str, Any]:
+    return _cells(found["tile"], found["ring"])
 
 
 def cells_of_names(names: Sequence[str]) -> dict[str, Any]:
@@ -126,7 +95,7 @@ def cells_of_names(names: Sequence[str]) -> dict[str, Any]:
     remark = "the call launched no kernel"
     for name in names:
         try:
-            return parse_cublas_name(name).cells()
+            return parse_cublas_name(name)
         except InputError as error:
             remark = str(error)
     return {"detail": remark}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
+from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.problem import GemmProblem
 
@@ -36,6 +37,11 @@ def masked(problem: GemmProblem) -> bool:
 def epilogue_words(problem: GemmProblem) -> tuple[str, ...]:
     """The words of the epilogue, in order."""
     return problem.epilogue.words if problem.epilogue else ()
+
+
+def activation_of(problem: GemmProblem) -> str:
+    """The epilogue's activation, gated or not; empty without one."""
+    return next((word for word in epilogue_words(problem) if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
 
 
 def output_columns(problem: GemmProblem) -> int:

@@ -12,10 +12,18 @@ import quack.gemm_runtime.host as quack_host
 import torch
 from quack.gemm_config import GemmConfig
 
-from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows, output_columns
+from gemm_model.bench.extended import (
+    ALPHA,
+    BETA,
+    activation_of,
+    beyond,
+    epilogue_words,
+    group_rows,
+    output_columns,
+)
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_types import torch_dtype
-from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, SOURCES
+from gemm_model.core.epilogue import GATED_ACTIVATIONS, SOURCES
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
@@ -36,8 +44,7 @@ HOPPER = 9
 
 def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
     """Why QuACK cannot run such a problem; empty if it can."""
-    words = epilogue_words(problem)
-    activation = _activation(words)
+    words, activation = epilogue_words(problem), activation_of(problem)
     places = ["activation" if word == activation else word for word in words]
     if any(place not in ORDER for place in places) or set(SOURCES) <= set(words):
         return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
@@ -64,7 +71,7 @@ def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
 def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
     """QuACK's launch plan, good for all operands of the problem; a linear one launches once meanwhile."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    activation = _activation(epilogue_words(problem))
+    activation = activation_of(problem)
     if activation:
         stores, settings = {"mAuxOut": operands.out}, _settings(config)
         fused = _fused(problem, activation)
@@ -80,7 +87,7 @@ def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> A
 def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
     """A callable that launches the plan's kernel on the operands."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    if _activation(epilogue_words(problem)):
+    if activation_of(problem):
         stores = {"mAuxOut": operands.out}
         return partial(plan.run, operands.a, operands.b.mT, c, out=stores, **tensors)
     return partial(quack_gemm.run_gemm_plan, plan, operands.a, operands.b, operands.out, c, **tensors)
@@ -118,7 +125,7 @@ def _settings(config: KernelConfig) -> GemmConfig:
 def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
     """Operands of the epilogue and bounds of groups, under the names of QuACK's arguments."""
     words, extras = epilogue_words(problem), operands.extras
-    activated = bool(_activation(words))
+    activated = bool(activation_of(problem))
     found: dict[str, Any] = {}
     if "bias_n" in words:
         found["mRowVecBroadcast" if activated else "rowvec_bias"] = _per_group(problem, extras["bias_n"])
@@ -142,10 +149,6 @@ def _per_column(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
 def _c_operand(operands: Operands) -> torch.Tensor | None:
     found = operands.extras.get("beta")
     return operands.extras.get("residual") if found is None else found
-
-
-def _activation(words: tuple[str, ...]) -> str:
-    return next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
 
 
 def _meta_operands(problem: GemmProblem) -> Operands:

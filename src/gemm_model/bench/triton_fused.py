@@ -17,6 +17,7 @@ from gemm_model.bench.extended import (
     ALPHA,
     BETA,
     OUTPUT_SCALE,
+    activation_of,
     epilogue_words,
     group_rows,
     masked,
@@ -27,8 +28,6 @@ from gemm_model.bench.provider import CompileError, Launch, Operands, Unsupporte
 from gemm_model.bench.torch_errors import as_kernel_errors, first_line
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.epilogue import (
-    ACTIVATIONS,
-    GATED_ACTIVATIONS,
     QUANTIZED,
     QUANTIZED_COLUMNS,
     REDUCTIONS,
@@ -39,15 +38,8 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 ORDER = (
-    "alpha",
-    "beta",
-    "bias_n",
-    "bias_m",
-    "residual",
-    "activation",
-    "output_scale",
-    "quantize_1x128",
-    "sum",
+    *("alpha", "beta", "bias_n", "bias_m", "residual"),
+    *("activation", "output_scale", "quantize_1x128", "sum"),
 )
 """Places of an epilogue's words in the kernel."""
 
@@ -283,7 +275,8 @@ def unsupported(problem: GemmProblem) -> str:
     words = epilogue_words(problem)
     if words and (problem.batch > 1 or masked(problem)):
         return "the triton provider runs batches and masked groups without an epilogue"
-    places = [ORDER.index(_place(word)) for word in words]
+    named = {activation_of(problem): "activation", **dict.fromkeys(REDUCTIONS, "sum")}
+    places = [ORDER.index(named.get(word, word)) for word in words]
     if places != sorted(places):
         return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
     scaling = problem.block_scaling
@@ -311,14 +304,13 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
     kind = "grouped" if problem.groups else "batched" if problem.batch > 1 else "single"
     if problem.groups:
         pointers |= dict.fromkeys(GROUP_TENSORS, "i32")
-    activation = next((word for word in words if word in (*ACTIVATIONS, *GATED_ACTIVATIONS)), "")
     constants = {
         "BLOCK_M": config.cta_m,
         "BLOCK_N": config.cta_n,
         "BLOCK_K": config.cta_k,
         "B_SCALE_ROWS": scaling.b_rows if scaling else 0,
         "ALPHA": int("alpha" in words),
-        "ACTIVATION": ACTIVATION_CODES[activation.removeprefix("gated_")],
+        "ACTIVATION": ACTIVATION_CODES[activation_of(problem).removeprefix("gated_")],
         "GATED": int(gated),
         "OUT_SCALE": int("output_scale" in words),
     }
@@ -432,9 +424,3 @@ def _scales(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
 
 def _argument(name: str) -> str:
     return f"{name.removesuffix('_1x128')}_ptr"
-
-
-def _place(word: str) -> str:
-    if word in (*ACTIVATIONS, *GATED_ACTIVATIONS):
-        return "activation"
-    return "sum" if word in REDUCTIONS else word

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import IO, Any
 
 from gemm_model.bench.chain import time_chain
@@ -146,11 +147,17 @@ def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True, help="module:class of the device")
+    parser.add_argument("--requests", type=Path, help="file to read them from, under the profiler")
+    parser.add_argument("--replies", type=Path, help="file to write them into")
     arguments = parser.parse_args()
+    worker = Worker(arguments.device)
+    if arguments.requests is not None:
+        with arguments.requests.open() as requests, arguments.replies.open("w") as replies:
+            return serve(worker, requests, replies)
     # Libraries print to stdout; replies keep the original one to themselves.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return serve(Worker(arguments.device), sys.stdin, replies)
+    return serve(worker, sys.stdin, replies)
 
 
 if __name__ == "__main__":

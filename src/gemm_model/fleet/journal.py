@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableSet
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,38 +24,23 @@ def journal_line(cells: Mapping[str, Any]) -> str:
     return line_of([cells.get(name, "") for name in JOURNAL_COLUMNS])
 
 
-class Places(MutableSet[int]):
-    """A set of positions in a sweep: one byte for each position up to the largest (a set of ints takes
-    80).
-    """
+class Places:
+    """A set of positions in a sweep: one byte for each position up to the largest (a set of ints takes 80)."""
 
-    def __init__(self, places: Iterable[int] = ()) -> None:
-        self._there = bytearray()
-        self._count = 0
-        for place in places:
-            self.add(place)
+    def __init__(self) -> None:
+        self._there, self._count = bytearray(), 0
 
-    def __contains__(self, place: object) -> bool:
-        return isinstance(place, int) and place < len(self._there) and bool(self._there[place])
-
-    def __iter__(self) -> Iterator[int]:
-        return (place for place, there in enumerate(self._there) if there)
+    def __contains__(self, place: int) -> bool:
+        return place < len(self._there) and bool(self._there[place])
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, value: int) -> None:
-        if value in self:
-            return
-        if value >= len(self._there):
-            self._there.extend(bytes(max(value + 1, 2 * len(self._there)) - len(self._there)))
-        self._there[value] = 1
-        self._count += 1
-
-    def discard(self, value: int) -> None:
-        if value in self:
-            self._there[value] = 0
-            self._count -= 1
+    def add(self, place: int) -> None:
+        if place >= len(self._there):
+            self._there.extend(bytes(max(place + 1, 2 * len(self._there)) - len(self._there)))
+        self._count += not self._there[place]
+        self._there[place] = 1
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ def config_of(name: str) -> KernelConfig:
     """The configuration that a kernel's name tells; raises InputError where it tells no tile."""
     cells, kernel = cutlass_cells(name), "cutlass"
     try:
-        cells, kernel = (cells, kernel) if cells else (parse_cublas_name(name).cells(), "cublas")
+        cells, kernel = (cells, kernel) if cells else (parse_cublas_name(name), "cublas")
     except InputError:
         raise InputError(
             f"the name of kernel {name[:60]!r} tells no tile; expected --cta, and --kernel of "

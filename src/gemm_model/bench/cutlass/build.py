@@ -12,6 +12,7 @@ from pathlib import Path
 from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError, UnsupportedError
+from gemm_model.core.dtypes import names_in
 from gemm_model.core.epilogue import SOURCES
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
@@ -26,10 +27,7 @@ NVCC_OPTIONS = (
     "-Xcompiler=-fPIC",
 )
 CXX_TYPES = {
-    "bf16": "cutlass::bfloat16_t",
-    "fp16": "cutlass::half_t",
-    "e4m3": "cutlass::float_e4m3_t",
-    "e5m2": "cutlass::float_e5m2_t",
+    name: theirs for theirs, name in names_in("cpp").items() if name in ("bf16", "fp16", "e4m3", "e5m2")
 }
 MAINLOOP_TAGS = {
     "cooperative": "KernelTmaWarpSpecializedCooperative",

@@ -36,20 +36,13 @@ class LaunchArguments(ctypes.Structure):
     """What a launch is asked to do, in the order of kernel.cu."""
 
     _fields_ = (
-        ("a", ctypes.c_void_p),
-        ("b", ctypes.c_void_p),
-        ("d", ctypes.c_void_p),
-        ("m", ctypes.c_int),
-        ("n", ctypes.c_int),
-        ("k", ctypes.c_int),
-        ("raster", ctypes.c_int),
-        ("max_swizzle", ctypes.c_int),
-        ("splits", ctypes.c_int),
-        ("decomposition", ctypes.c_int),
-        ("c", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("alpha", ctypes.c_float),
-        ("beta", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("a", "b", "d")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("m", "n", "k", "raster", "max_swizzle", "splits", "decomposition")
+        ),
+        *((name, ctypes.c_void_p) for name in ("c", "bias")),
+        *((name, ctypes.c_float) for name in ("alpha", "beta")),
     )
 
 
