@@ -33,6 +33,9 @@ class Places:
     def __contains__(self, place: int) -> bool:
         return place < len(self._there) and bool(self._there[place])
 
+    def __iter__(self) -> Iterator[int]:
+        return (place for place, there in enumerate(self._there) if there)
+
     def __len__(self) -> int:
         return self._count
 
