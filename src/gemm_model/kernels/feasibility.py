@@ -336,16 +336,46 @@ class _Kernels:
         return SCHEDULES[int(self.batch.schedule)]
 
     @property
+    def schedules(self) -> str:
+        return ", ".join(self.family.space.schedules)
+
+    @property
+    def smem(self) -> str:
+        return smem_words(self.gpu)
+
+    @property
+    def ring_stages(self) -> float:
+        return max(float(self.resources.stages), self.fewest_stages)
+
+    @property
+    def columns(self) -> float:
+        return float(self.resources.tmem_columns + self.resources.scale_columns)
+
+    @property
+    def no_room(self) -> str:
+        return _no_room(self.batch, self.gpu)
+
+    @property
     def kernels(self) -> str:
         return f"{self.family.name} kernels on {self.gpu.architecture}"
+
+    @property
+    def unknown_work(self) -> str:
+        """The sentence on what the row asks for and the family lacks, with the families that have it."""
+        assert self.batch.kinds is not None
+        asked = every_word(self.batch.kinds.asked)
+        return unknown_work([word for word in asked if word not in self.family.knows], self.family, self.gpu)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`broken` marks the rows that break it; `reason` is the sentence for one such row."""
+    """`broken` marks the rows that break it; `words` are the sentence for one such row, `k`."""
 
     broken: Callable[[_Kernels], Flags]
-    reason: Callable[[_Kernels], str]
+    words: str
+
+    def reason(self, one: _Kernels) -> str:
+        return self.words.format(k=one)
 
 
 @cache
@@ -402,10 +432,6 @@ def _pair_odd(k: _Kernels) -> Flags:
     return paired & negated(is_multiple(k.batch.cluster_m, 2.0))
 
 
-def _tile_missing(k: _Kernels) -> Flags:
-    return negated(k.family.resources.offers_tile(k.batch))
-
-
 def _mma_k_wrong(k: _Kernels) -> Flags:
     mma_k = 256.0 / maximum(k.batch.a_bits, k.batch.b_bits)
     return negated(is_multiple(k.resources.cta_k, mma_k))
@@ -417,30 +443,10 @@ def _smem_exceeded(k: _Kernels) -> Flags:
     return k.family.resources.barrier_bytes + found.epilogue_bytes + ring > k.gpu.smem_bytes_per_cta
 
 
-def _too_few_stages(k: _Kernels) -> Flags:
-    return k.resources.stages < k.fewest_stages
-
-
-def _accumulators_exceed_the_sm(k: _Kernels) -> Flags:
-    return accumulators_exceed(k.batch, k.gpu)
-
-
 def _tmem_exceeded(k: _Kernels) -> Flags:
     if not k.family.tile_period.in_tensor_memory:
         return False
     return k.resources.tmem_columns + k.resources.scale_columns > k.gpu.tmem_columns
-
-
-def _split_too_deep(k: _Kernels) -> Flags:
-    return k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k)
-
-
-def _shares_missing(k: _Kernels) -> Flags:
-    return (not k.family.space.stream_k) & k.batch.stream_k
-
-
-def _shares_and_splits(k: _Kernels) -> Flags:
-    return k.batch.stream_k & (k.batch.split_k > 1.0)
 
 
 def _sums_missing(k: _Kernels) -> Flags:
@@ -455,15 +461,6 @@ def _work_unknown(k: _Kernels) -> Flags:
         return False
     missing: Flags = (k.batch.kinds.asked & ~bits_of(k.family.knows)) != 0
     return missing
-
-
-def _who_knows(k: _Kernels) -> str:
-    """The sentence that names the words a row asks for and the family lacks, and the families that have
-    them.
-    """
-    assert k.batch.kinds is not None
-    missing = [word for word in every_word(k.batch.kinds.asked) if word not in k.family.knows]
-    return unknown_work(missing, k.family, k.gpu)
 
 
 def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> str:
@@ -482,95 +479,69 @@ def _scaled_outputs_cut(k: _Kernels) -> Flags:
     return (kinds.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
 
 
-def _spills(k: _Kernels) -> Flags:
-    return k.resources.spilled_registers > 0
-
-
 _RULES = (
-    _Rule(_type_missing, lambda k: f"{k.gpu.words} has no {k.math} math"),
-    _Rule(_bf16_missing, lambda k: f"{k.gpu.words} has no bf16 math"),
+    _Rule(_type_missing, "{k.gpu.words} has no {k.math} math"),
+    _Rule(_bf16_missing, "{k.gpu.words} has no bf16 math"),
     _Rule(
         _mixed_widths,
-        lambda k: (
-            f"operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {k.kernels} need equal widths"
-        ),
+        "operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {k.kernels} need equal widths",
     ),
-    _Rule(_scales_missing, lambda k: f"block-scaled operands; {k.kernels} have no block scales"),
-    _Rule(_not_k_major, lambda _: "operands of 8 bits or fewer must be K-major"),
+    _Rule(_scales_missing, "block-scaled operands; {k.kernels} have no block scales"),
+    _Rule(_not_k_major, "operands of 8 bits or fewer must be K-major"),
     _Rule(
         _schedule_missing,
-        lambda k: (
-            f"schedule {k.schedule} does not exist for {k.kernels}; "
-            f"expected one of {', '.join(k.family.space.schedules)}"
-        ),
+        "schedule {k.schedule} does not exist for {k.kernels}; expected one of {k.schedules}",
     ),
     _Rule(
         _cluster_wrong,
-        lambda k: (
-            f"cluster {k.cluster}; expected powers of two with a product of at most {k.largest_cluster} "
-            f"for {k.kernels}"
-        ),
+        "cluster {k.cluster}; expected powers of two with a product of at most {k.largest_cluster} for {k.kernels}",
     ),
-    _Rule(_pair_odd, lambda k: f"cluster {k.cluster}; a 2-CTA MMA needs an even cluster_m"),
+    _Rule(_pair_odd, "cluster {k.cluster}; a 2-CTA MMA needs an even cluster_m"),
     _Rule(
-        _tile_missing,
-        lambda k: f"tile {k.tile} with schedule {k.schedule} is not one that {k.kernels} offer",
+        lambda k: negated(k.family.resources.offers_tile(k.batch)),
+        "tile {k.tile} with schedule {k.schedule} is not one that {k.kernels} offer",
     ),
-    _Rule(
-        _mma_k_wrong, lambda k: f"cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"
-    ),
+    _Rule(_mma_k_wrong, "cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"),
     _Rule(
         _smem_exceeded,
-        lambda k: (
-            f"tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
-            f"{k.resources.epilogue_bytes:.0f} for the epilogue; {smem_words(k.gpu)} do not "
-            f"hold {max(k.resources.stages, k.fewest_stages):.0f} stages"
-        ),
+        "tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
+        "{k.resources.epilogue_bytes:.0f} for the epilogue; {k.smem} do not hold {k.ring_stages:.0f} stages",
     ),
     _Rule(
-        _too_few_stages,
-        lambda k: f"{k.resources.stages:.0f} stages; the pipeline needs at least {k.fewest_stages:.0f}",
+        lambda k: k.resources.stages < k.fewest_stages,
+        "{k.resources.stages:.0f} stages; the pipeline needs at least {k.fewest_stages:.0f}",
     ),
-    _Rule(
-        _accumulators_exceed_the_sm,
-        lambda k: _no_room(k.batch, k.gpu),
-    ),
+    _Rule(lambda k: accumulators_exceed(k.batch, k.gpu), "{k.no_room}"),
     _Rule(
         _tmem_exceeded,
-        lambda k: (
-            f"tile {k.tile} needs {k.resources.tmem_columns + k.resources.scale_columns:.0f} tensor-memory "
-            f"columns; {k.gpu.name} has {k.gpu.tmem_columns}"
-        ),
+        "tile {k.tile} needs {k.columns:.0f} tensor-memory columns; {k.gpu.name} has {k.gpu.tmem_columns}",
     ),
     _Rule(
-        _split_too_deep,
-        lambda k: (
-            f"split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}"
-        ),
+        lambda k: k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k),
+        "split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}",
     ),
-    _Rule(_shares_missing, lambda k: f"scheduler stream_k; {k.kernels} have static tiles and split_k alone"),
     _Rule(
-        _sums_missing,
-        lambda k: f"slow fp8 sums; those of {k.kernels} stay in the accumulators: expected fast_accum",
+        lambda k: (not k.family.space.stream_k) & k.batch.stream_k,
+        "scheduler stream_k; {k.kernels} have static tiles and split_k alone",
     ),
-    _Rule(_work_unknown, _who_knows),
+    _Rule(_sums_missing, "slow fp8 sums; those of {k.kernels} stay in the accumulators: expected fast_accum"),
+    _Rule(_work_unknown, "{k.unknown_work}"),
     _Rule(
         _scaled_outputs_cut,
-        lambda k: (
-            f"tile {k.tile} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
-            "output, or a multiple, in a tile"
-        ),
+        f"tile {{k.tile}} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
+        "output, or a multiple, in a tile",
     ),
-    _Rule(_shares_and_splits, lambda k: f"scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1"),
+    _Rule(
+        lambda k: k.batch.stream_k & (k.batch.split_k > 1.0),
+        "scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1",
+    ),
 )
 """Rules without which a kernel does not exist or does not start."""
 
 _SPILLS = _Rule(
-    _spills,
-    lambda k: (
-        f"tile {k.tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
-        f"would spill {k.resources.spilled_registers:.0f} of them"
-    ),
+    lambda k: k.resources.spilled_registers > 0,
+    "tile {k.tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
+    "would spill {k.resources.spilled_registers:.0f} of them",
 )
 """Rules for a choice: a kernel that spills runs, but takes several times as long."""
 
