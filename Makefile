@@ -14,7 +14,7 @@ demo: .venv/package-installed
 test: .venv/tests-installed
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
-# All tests (documentation, a browser, killed workers and hostile input too), sizes, the site and the package.
+# All tests (documentation, a browser, killed workers, hostile input and campaigns' tables too), sizes, the site and the package.
 check: .venv/tests-installed sizes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	$(MAKE) docs package oldest

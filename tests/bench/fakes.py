@@ -22,15 +22,7 @@ from gemm_model.bench.rotation import Rotation
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
-COMPILE_FAILS, WRONG, CRASHES, HANGS, NO_MEMORY, LAUNCH_FAILS, COMPILER_CRASHES = (
-    1008,
-    1016,
-    1024,
-    1032,
-    1040,
-    1048,
-    1056,
-)
+COMPILE_FAILS, WRONG, CRASHES, HANGS, NO_MEMORY, LAUNCH_FAILS, COMPILER_CRASHES = range(1008, 1057, 8)
 DISPOSITIONS = {
     COMPILE_FAILS: "compile_failed",
     WRONG: "incorrect",

@@ -172,8 +172,8 @@ def test_the_table_is_one_that_inductor_looks_up():
         assert set(got) == set(expected)
 
 
-@pytest.mark.parametrize(("asked", "confirm"), [("h200", 1), ("h200,confirm=2", 2)])
-def test_one_variable_installs_the_choices_as_torch_is_imported(asked, confirm, tmp_path):
+@pytest.mark.slow
+def test_one_variable_installs_the_choices_as_torch_is_imported(tmp_path):
     info = tmp_path / "installed-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
@@ -182,9 +182,18 @@ def test_one_variable_installs_the_choices_as_torch_is_imported(asked, confirm, 
     )
     path = os.pathsep.join((str(tmp_path), *sys.path))
     words = "import torch; print(torch._inductor.config.inductor_choices_class)"
-    environment = {**os.environ, "PYTHONPATH": path, inductor_autoload.VARIABLE: asked}
+    environment = {**os.environ, "PYTHONPATH": path, inductor_autoload.VARIABLE: "h200,confirm=2"}
     found = subprocess.run([sys.executable, "-c", words], env=environment, capture_output=True, text=True)
-    assert f"gpu='h200', confirm={confirm}" in found.stdout, found.stderr
+    assert "gpu='h200', confirm=2" in found.stdout, found.stderr
+
+
+@pytest.mark.parametrize(("asked", "confirm"), [("h200", 1), ("h200,confirm=2", 2)])
+def test_a_variable_names_the_card_and_how_many_are_timed(asked, confirm, monkeypatch):
+    monkeypatch.setenv(inductor_autoload.VARIABLE, asked)
+    inductor_autoload.autoload()
+    found = config.inductor_choices_class
+    inductor.uninstall()
+    assert (found.gpu, found.confirm) == ("h200", confirm)
 
 
 @pytest.mark.parametrize("asked", ["no_such_gpu", "h200,confirm", "h200,confirm=0"])

@@ -11,6 +11,7 @@ from gemm_model.solve.exact import Choice, Solution
 CORNERS = set(product((32, 1024), repeat=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", machine_names())
 def test_all_ways_agree_on_a_sample_with_the_corners(name):
     found = ways.cross_validate(
