@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path
+from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Matching
 from gemm_model.hierarchy.roofline import roofs
@@ -18,36 +17,13 @@ if TYPE_CHECKING:
 
     from gemm_model.hierarchy.solve import Solution
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("tab:blue", "tab:green", "tab:orange", "tab:purple", "tab:brown")
-
-
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure without a window, whatever backend the environment names."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots()
-
-
-def _save(figure: Any, path: Path) -> None:
-    if path.suffix.lower() not in PLOT_SUFFIXES:
-        raise InputError(
-            f"{path}: unknown kind of plot; expected a name ending in {', '.join(PLOT_SUFFIXES)}"
-        )
-    # Without the date, equal input gives an equal file.
-    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(
-        path.suffix.lower(), {}
-    )
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=110, metadata=metadata)
 
 
 def plot_roofline(machine: Machine, matching: Matching, path: Path) -> None:
     """One roof per level, the kernel's dot under each, and the datapath's peak above all."""
-    figure, axes = _figure(7.5, 5)
+    figure = new_figure(7.5, 5, layout="constrained")
+    axes = figure.subplots()
     found = roofs(machine, matching)
     peak = machine.peak_tflops
     reached = matching.fraction_of_peak * peak
@@ -82,12 +58,13 @@ def plot_roofline(machine: Machine, matching: Matching, path: Path) -> None:
     axes.set_title(f"{machine.gpu.name}, {machine.datapath.name}, peak {peak:.1f} TFLOP/s")
     axes.legend(fontsize=8, loc="lower right")
     axes.grid(True, which="both", alpha=0.2)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_frontier(machine: Machine, solution: Solution, path: Path) -> None:
     """Fraction of peak over the size of the CTA tile, for the tiles that no smaller one beats."""
-    figure, axes = _figure(7.5, 4.5)
+    figure = new_figure(7.5, 4.5, layout="constrained")
+    axes = figure.subplots()
     sizes = [candidate.tile_size for candidate in solution.frontier]
     fractions = [candidate.fraction_of_peak for candidate in solution.frontier]
     axes.step(sizes, fractions, where="post", color="tab:blue")
@@ -110,14 +87,13 @@ def plot_frontier(machine: Machine, solution: Solution, path: Path) -> None:
     axes.set_ylabel("fraction of peak")
     axes.set_title(f"tiles that fit {machine.gpu.name}, {machine.datapath.name}")
     axes.grid(True, alpha=0.2)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_ladder(joined: pd.DataFrame, path: Path) -> None:
     """Measured and predicted throughput of every kernel of the ladder, coloured by rung."""
-    if joined.empty:
-        raise InputError("no measured kernel of that shape; expected --shape to be one of the table's")
-    figure, axes = _figure(9, 7.5)
+    figure = new_figure(9, 7.5, layout="constrained")
+    axes = figure.subplots()
     rungs = list(dict.fromkeys(joined.rung))
     positions = np.arange(len(joined))[::-1]
     for colour, rung in zip(COLOURS, rungs, strict=False):
@@ -132,4 +108,4 @@ def plot_ladder(joined: pd.DataFrame, path: Path) -> None:
     axes.set_title(f"fp32 on CUDA cores, {first.m:.0f} x {first.n:.0f} x {first.k:.0f}")
     axes.legend(fontsize=8, loc="upper right")
     axes.grid(True, axis="x", alpha=0.2)
-    _save(figure, path)
+    save_figure(figure, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.files import atomic_path
+from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase, OverlapModel, Timeline
 from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
@@ -71,27 +71,24 @@ def plot_surfaces(table: pd.DataFrame, path: Path) -> None:
 
     `table` has the columns surface, title, overlap_ratio, prefetch_ratio, layer_us and predicted.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib import colormaps
 
     surfaces = table["surface"].unique()
     columns = 4
-    figure, axes = plt.subplots(
-        -(-len(surfaces) // columns), columns, figsize=(15, 2.9 * -(-len(surfaces) // columns)), squeeze=False
-    )
+    rows = -(-len(surfaces) // columns)
+    figure = new_figure(15, 2.9 * rows, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for panel, surface in zip(axes.flat, surfaces, strict=False):
-        rows = table[table["surface"] == surface]
+        grid = table[table["surface"] == surface]
         for color, (prefetch, part) in zip(
-            plt.get_cmap("viridis")(np.linspace(0, 0.9, rows["prefetch_ratio"].nunique())),
-            rows.groupby("prefetch_ratio"),
+            colormaps["viridis"](np.linspace(0, 0.9, grid["prefetch_ratio"].nunique())),
+            grid.groupby("prefetch_ratio"),
             strict=True,
         ):
             panel.plot(part["overlap_ratio"], part["layer_us"], "o", color=color, label=f"{prefetch:g}", ms=4)
             panel.plot(part["overlap_ratio"], part["predicted"], "-", color=color, lw=1)
-        panel.set_ylim(0.8 * rows["layer_us"].min(), 1.15 * rows["layer_us"].max())
-        panel.set_title(rows["title"].iloc[0], fontsize=7)
+        panel.set_ylim(0.8 * grid["layer_us"].min(), 1.15 * grid["layer_us"].max())
+        panel.set_title(grid["title"].iloc[0], fontsize=7)
         panel.set_xlabel("overlap ratio", fontsize=7)
         panel.set_ylabel("us per layer", fontsize=7)
         panel.tick_params(labelsize=7)
@@ -100,7 +97,4 @@ def plot_surfaces(table: pd.DataFrame, path: Path) -> None:
         panel.set_visible(False)
     axes.flat[0].legend(title="prefetch ratio", fontsize=6, title_fontsize=6)
     figure.suptitle("Time per layer: points measured, lines predicted", fontsize=10)
-    figure.tight_layout(rect=(0, 0, 1, 0.98))
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=80)
-    plt.close(figure)
+    save_figure(figure, path, dpi=80)

@@ -6,18 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 
-matplotlib.use("Agg")
+from gemm_model.core.figures import new_figure, save_figure
 
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
-
-from gemm_model.core.files import atomic_path
-
-DPI = 110
 MARGINS = {"left": 0.11, "right": 0.97, "bottom": 0.12, "top": 0.92}
 """Fixed: letting matplotlib fit them to logarithmic labels takes longer than drawing the plot."""
 
@@ -34,7 +27,8 @@ def _title(frame: pd.DataFrame) -> str:
 def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     """The ratio predicted / measured of every kernel, sorted: 1 is right, above 1 is pessimistic."""
     ratio = np.sort(frame["ratio"].to_numpy())
-    figure, axes = plt.subplots(figsize=(9, 4.5), gridspec_kw=MARGINS)
+    figure = new_figure(9, 4.5)
+    axes = figure.subplots(gridspec_kw=MARGINS)
     axes.fill_between(np.arange(len(ratio)), 1, ratio, step="mid", color="tab:blue", alpha=0.35, linewidth=0)
     axes.step(np.arange(len(ratio)), ratio, where="mid", color="tab:blue", linewidth=1.2)
     axes.axhline(1, color="black", linewidth=0.8)
@@ -48,12 +42,13 @@ def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     axes.set_ylabel("predicted / measured")
     axes.set_title(f"{model} on {gpu}: {_title(frame)}, {len(ratio)} kernels")
     axes.grid(axis="y", alpha=0.3)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     """Every kernel's predicted runtime over its measured one, coloured by limiter."""
-    figure, axes = plt.subplots(figsize=(6, 6), gridspec_kw=MARGINS)
+    figure = new_figure(6, 6)
+    axes = figure.subplots(gridspec_kw=MARGINS)
     for limiter, rows in frame.groupby("limiter", observed=True):
         axes.scatter(rows["runtime_us"], rows["predicted_us"], s=5, alpha=0.5, label=str(limiter))
     low = min(frame["runtime_us"].min(), frame["predicted_us"].min())
@@ -66,12 +61,13 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
     axes.set_title(f"{model} on {gpu}")
     axes.legend(title="limiter", markerscale=2)
     axes.grid(alpha=0.3)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def swept(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
     """Time and TFLOP/s of every card over the number that was swept, each with its error band."""
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure = new_figure(11, 4.5, layout="constrained")
+    axes = figure.subplots(1, 2)
     values = sorted({row[name] for row in rows})
     # Steps that grow are factors.
     factors = len(values) > 2 and values[-1] - values[-2] > 1.5 * (values[1] - values[0])
@@ -89,10 +85,4 @@ def swept(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> None:
         side.grid(alpha=0.3)
     if "gpu" in rows[0]:
         axes[0].legend()
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=DPI)
-    plt.close(figure)
+    save_figure(figure, path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.files import atomic_path
+from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.timeline.trace import RING, Trace
 
 if TYPE_CHECKING:
@@ -41,16 +41,12 @@ def plot_traces(traces: Sequence[Trace], path: Path, title: str, cta: int = 0) -
 
     All share one time axis in us, from the start of the first CTA where there are several traces.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.use("agg")
     if len(traces) > 1:
         traces = [trace.since_first_cta() for trace in traces]
     zooms = [_zoomed(trace, cta) for trace in traces]
     lanes = [max(len(zoom.groupby(["role", "stage_row"])), 1) for zoom in zooms]
     heights = [3.0] * len(traces) + [0.5 + 0.22 * count for count in lanes]
-    figure = Figure(figsize=(12, sum(heights) + 1.0), layout="constrained")
+    figure = new_figure(12, sum(heights) + 1.0, layout="constrained")
     axes = np.atleast_1d(figure.subplots(len(heights), 1, height_ratios=heights))
     end_us = max(float(trace.rows["end_us"].max()) for trace in traces)
     for place, trace in zip(axes, traces, strict=False):
@@ -63,8 +59,7 @@ def plot_traces(traces: Sequence[Trace], path: Path, title: str, cta: int = 0) -
     axes[-1].set_xlabel("time in us")
     axes[0].set_title(title)
     _legend(axes[0])
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path, dpi=130)
 
 
 def overview_pixels(trace: Trace, end_us: float) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import problem_fields
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -26,6 +27,11 @@ RUNTIME = "runtime"
 """The phase that is the whole kernel."""
 RING = "ring"
 """The role whose rows are the stages of the ring, each on its own track."""
+IDENTITY = (
+    *("m", "n", "k", "batch", "a_dtype", "b_dtype", "out_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n"),
+    *("schedule", "swizzle", "split_k", "fast_accum", "kernel"),
+)
+"""What tells one kernel's trace from another's."""
 TEXT_COLUMNS = ("role", "activity", "detail")
 TIME_COLUMNS = ("start_us", "end_us", "waited_us")
 COLUMNS = (
@@ -69,6 +75,12 @@ class TraceInfo:
     lost_warps: int = 0
     """Warps whose events did not fit into the tracer's buffer: they are missing."""
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        above_0 = [us for us in (self.runtime_us, self.untraced_us, self.unranged_us) if us is not None]
+        from_0 = [*self.median_phases.values(), self.wave_skew_us or 0.0]
+        if not all(0 < us < math.inf for us in above_0) or not all(0 <= us < math.inf for us in from_0):
+            raise InputError("a trace has a time below 0 or without an end; expected microseconds")
 
     @property
     def ranged_us(self) -> float:
@@ -133,24 +145,8 @@ class Trace:
 
 def kernel_identity(problem: GemmProblem, config: KernelConfig) -> dict[str, Any]:
     """The identity of a kernel: problem, tile, cluster, schedule and family."""
-    return {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "batch": problem.batch,
-        "a_dtype": problem.a_dtype.name,
-        "b_dtype": problem.b_dtype.name,
-        "out_dtype": problem.out_dtype.name,
-        "cta_m": config.cta_m,
-        "cta_n": config.cta_n,
-        "cluster_m": config.cluster_m,
-        "cluster_n": config.cluster_n,
-        "schedule": config.schedule,
-        "swizzle": config.swizzle,
-        "split_k": config.split_k,
-        "fast_accum": config.fast_accum,
-        "kernel": config.kernel,
-    }
+    known = {**problem_fields(problem), **asdict(config)}
+    return {name: known[name] for name in IDENTITY}
 
 
 def require_same_kernel(predicted: Trace, measured: Trace, path: Path) -> None:
@@ -228,45 +224,15 @@ def _opened(path: Path, mode: str) -> Any:
 
 
 def _info(path: Path, line: str) -> TraceInfo:
+    from msgspec import ValidationError, convert
+
     try:
         values = json.loads(line.removeprefix("#"))
-        known = {spec.name for spec in fields(TraceInfo)}
-        values = {"unranged_us": None, "wave_skew_us": None, "launches": 1, "median_phases": {}, **values}
-        if values.pop("schema") != SCHEMA or set(values) != known:
+        if values.pop("schema") != SCHEMA:
             raise ValueError
-        for time_us in (values["runtime_us"], values["untraced_us"], values["unranged_us"]):
-            if time_us is not None and not 0 < time_us < math.inf:
-                raise ValueError
-        if values["wave_skew_us"] is not None and not 0 <= values["wave_skew_us"] < math.inf:
-            raise ValueError
-        return TraceInfo(
-            source=str(values["source"]),
-            gpu=str(values["gpu"]),
-            kernel=dict(values["kernel"]),
-            k_tiles=int(values["k_tiles"]),
-            stages=int(values["stages"]),
-            runtime_us=float(values["runtime_us"]),
-            untraced_us=_us_or_none(values["untraced_us"]),
-            unranged_us=_us_or_none(values["unranged_us"]),
-            launches=int(values["launches"]),
-            median_phases=_phases(values["median_phases"]),
-            wave_skew_us=_us_or_none(values["wave_skew_us"]),
-            lost_warps=int(values["lost_warps"]),
-            notes=tuple(map(str, values["notes"])),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return convert(values, TraceInfo)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ValidationError, InputError):
         raise InputError(f"{path}: line 1 is not that of a trace; expected '# {{\"schema\": ...'") from None
-
-
-def _phases(values: Mapping[str, Any]) -> dict[str, float]:
-    found = {str(name): float(value) for name, value in values.items()}
-    if not all(0 <= value < math.inf for value in found.values()):
-        raise ValueError
-    return found
-
-
-def _us_or_none(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def _numbers(path: Path, name: str, column: pd.Series) -> pd.Series:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.core.files import atomic_path
+from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.pipeline.machine import PS_PER_US, Workload
 from gemm_model.timeline.chrome_trace import TraceCounter, TraceEvent
 from gemm_model.timeline.simulator import Span, Timeline
@@ -131,12 +131,8 @@ def _cta(span: Span, work: Workload, sm: int) -> int:
 
 def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
     """Draw one SM over its waves: a bar for each event of each warp, and the ring's stages below."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.use("agg")
     warps = [warp for warp in TRACK_ORDER if any(span.warp == warp for span in timeline.spans)]
-    figure = Figure(figsize=(12, 1.6 + 0.6 * len(warps)), layout="constrained")
+    figure = new_figure(12, 1.6 + 0.6 * len(warps), layout="constrained")
     tracks, ring = figure.subplots(2, 1, sharex=True, height_ratios=(max(len(warps), 1), 1.2))
     _draw_warps(tracks, timeline, warps)
     times = [time / PS_PER_US for time, _ in timeline.occupancy]
@@ -145,8 +141,7 @@ def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
     ring.set_ylabel("stages taken")
     ring.set_xlabel("time in us")
     tracks.set_title(title)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130)
+    save_figure(figure, path, dpi=130)
 
 
 def _draw_warps(axes: Axes, timeline: Timeline, warps: list[str]) -> None:
