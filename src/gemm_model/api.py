@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,10 @@ def predict_table(
 
     They have `predicted_us`, `limiter`, phases, details and bytes as further columns, `ratio` = predicted /
     measured where the table has `runtime_us`, and `disposition`: 'ok', or why there is no prediction (failed
-    measurements, library kernels that do not tell their tile). `attrs["notes"]` of the result says so in
-    sentences, and how many rows were measured in another regime. Raises InputError naming the row and column
-    of a bad value, for a column that looks misspelt, and for rows measured on another GPU.
+    measurements, library kernels that do not tell their tile, kernels that cannot run). `attrs["notes"]` of
+    the result says so in sentences, and how many rows were measured in another regime. Raises InputError
+    naming the row and column of a bad value, for a column that looks misspelt, for rows measured on another
+    GPU, and where no row can run.
 
     >>> import pandas as pd
     >>> from gemm_model import predict_table
@@ -99,16 +101,18 @@ def predict_table(
     frame = attention.understood_kernels(frame)
     if attention.is_attention_table(frame):
         rows, disposition, notes = attention.measured_rows(frame)
-        prediction = attention.predict_attention_frame(rows, _attention_model(gpu, model, options))
-        result = table.with_prediction(frame, prediction, disposition)
-        result.attrs["notes"] = [*notes, *prediction.caveats]
-        return result
-    chosen = model_for(model, gpu, options)
-    if "runtime_us" in frame:
-        schema.require_card(frame, chosen.gpu)
-    rows, notes = table.usable_rows(frame, needs_tile=chosen.needs_tile)
-    frame, disposition = table.dispositions(frame, needs_tile=chosen.needs_tile)
-    prediction = table.predict_frame(rows, chosen)
+        of_attention = _attention_model(gpu, model, options)
+        predict_rows = partial(attention.predict_attention_frame, model=of_attention)
+        otherwise = []
+    else:
+        chosen = model_for(model, gpu, options)
+        if "runtime_us" in frame:
+            schema.require_card(frame, chosen.gpu)
+        rows, notes = table.usable_rows(frame, needs_tile=chosen.needs_tile)
+        frame, disposition = table.dispositions(frame, needs_tile=chosen.needs_tile)
+        predict_rows = partial(table.predict_frame, model=chosen)
+        otherwise = table.measured_otherwise(rows, chosen.regime)
+    prediction, disposition, refused = table.predict_usable(frame, disposition, predict_rows)
     result = table.with_prediction(frame, prediction, disposition)
-    result.attrs["notes"] = [*notes, *table.measured_otherwise(rows, chosen.regime), *prediction.caveats]
+    result.attrs["notes"] = [*notes, *refused, *otherwise, *prediction.caveats]
     return result

@@ -33,7 +33,7 @@ VERBS = {
     "portfolio": "choose the few kernels that together serve a list of shapes best",
     "model": "predict a transformer from its config.json: every GEMM and attention, prefill and decode, by card",
     "serve-configs": "write Triton configurations for vLLM and SGLang, without tuning",
-    "emit": "write tables of predictions for a planner of deployments: aiconfigurator",
+    "emit": "write tables of predictions for a planner of deployments: aiconfigurator or Vidur",
     "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
     "cutlass-profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
     "simulate": "draw a kernel's timeline, also for Perfetto: all SMs, one SM's ring, a measured trace",
@@ -105,9 +105,9 @@ class OneSentenceParser(argparse.ArgumentParser):
                 continue
             self._defaults_apart[action.dest] = action.default
             if _is_shown(action):
-                action.help = f"{action.help or ''} (default: %(default)s)".lstrip().replace(
-                    "%(default)s", str(action.default)
-                )
+                nothing = action.default is None or action.default in ("", [])
+                shown = "none" if nothing else action.default
+                action.help = f"{action.help or ''} (default: {shown})".lstrip()
             action.default = argparse.SUPPRESS
 
     def require_nothing(self) -> None:
@@ -141,11 +141,10 @@ class OneSentenceParser(argparse.ArgumentParser):
 
 
 def _is_shown(action: argparse.Action) -> bool:
-    """Whether the help should add the default: where there is one, and the words do not tell it."""
+    """Whether the help should add the default: that of an option with a value, if the words do not tell it."""
     if action.help == argparse.SUPPRESS or "default" in (action.help or ""):
         return False
-    nothing = action.default is None or action.default is False or action.default in ("", [])
-    return action.option_strings != [] and not nothing
+    return action.option_strings != [] and action.nargs != 0 and not action.required
 
 
 def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | None]:

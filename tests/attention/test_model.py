@@ -173,12 +173,20 @@ def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
         ("kv_heads", 7, "row 1: heads is 32; expected a multiple of the 7 kv_heads"),
         ("causal", "maybe", "row 1: causal is 'maybe'; expected 0 or 1"),
         ("seq_q", 1.5, "row 1: seq_q is '1.5'; expected a whole number"),
-        ("tile_m", 320, "row 1: tile 320x128 has 5 consumer groups"),
     ):
         bad = frame.astype(object)
         bad.loc[1, column] = value
         with pytest.raises(InputError, match=sentence):
             predict_table(bad, "h200")
+    mixed = frame.assign(in_dtype=["bf16", "fp16", "e4m3"], tile_m=[128, 320, ""])
+    told = predict_table(mixed, "h200")
+    assert told["disposition"].tolist() == ["ok", "cannot_run", "cannot_run"]
+    assert "2 rows cannot run and are left out: table: row 1: tile 320x" in told.attrs["notes"][0]
+    with pytest.raises(InputError, match="row 2: in_dtype is e4m3 with flash_attention"):
+        predict_table(mixed.iloc[2:], "h200")
+    types = mixed.assign(tile_m="", tile_n="")
+    each = [predict_table(types.iloc[[row]], "b200_sxm")["predicted_us"].iloc[0] for row in range(3)]
+    assert predict_table(types, "b200_sxm")["predicted_us"].tolist() == pytest.approx(each, rel=1e-12)
 
 
 def test_a_thousand_rows_take_a_fraction_of_a_second():

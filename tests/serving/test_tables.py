@@ -91,6 +91,25 @@ def test_bad_cells_are_named_by_line(gemm_model, tmp_path, row, said):
     assert outcome.err.count("\n") == 1
 
 
+def test_needed_and_misspelt_columns_are_named(gemm_model, tmp_path):
+    path = tmp_path / "t.csv"
+    for verb, columns, said in (
+        ("rank", "tokens,experts", "column 'n' is missing; expected tokens, n, k (its tokens are of served"),
+        ("predict", "tokens,n,k", "column 'cta_m' is missing; expected tokens, n, k, cta_m"),
+        ("rank", "tokens,n,k,exprts", "column 'exprts' is not known; did you mean 'experts'?"),
+        (
+            "portfolio",
+            "tokens,n,k",
+            "expected m, n, k (its tokens are of served layers, for predict and rank",
+        ),
+        ("rank", "heads,head_dim,seq_q", "(its heads are of attention, for predict and benchmark)"),
+    ):
+        path.write_text(f"{columns}\n{','.join(['64'] * len(columns.split(',')))}\n")
+        found = gemm_model(verb, "--input", path, *(["--max-kernels", "1"] if verb == "portfolio" else []))
+        assert found.code == 2
+        assert said in found.err
+
+
 def test_options_that_nothing_reads_are_refused(gemm_model, tmp_path):
     path = table(tmp_path, *ROWS)
     for verb, words in (("rank", ("--against", "cublas")), ("predict", ("--model", "SOLModel"))):

@@ -235,21 +235,26 @@ def test_a_ranked_table_says_nothing_of_another_kernel_and_its_time():
 def test_all_rows_come_back_with_what_became_of_them(gemm_model, tmp_path):
     rows = pd.DataFrame(
         {
-            **{"m": [512] * 5, "n": [512] * 5, "k": [512] * 5, "in_dtype": ["bf16"] * 5},
-            **{"kernel": ["quack", "quack", "cublas", "quack", "quack"]},
-            **{"cta_m": ["128", "128", "", "128", "128"], "cta_n": ["128", "128", "", "64", "128"]},
-            **{"cluster_m": ["1"] * 5, "cluster_n": ["1"] * 5},
-            **{"disposition": ["ok", "compile_error", "ok", "ok", ""], "runtime_us": ["9", "", "8", "", "7"]},
+            **{"m": [512] * 6, "n": [512] * 6, "k": [512] * 6, "in_dtype": ["bf16"] * 6},
+            **{"kernel": ["quack", "quack", "cublas", "quack", "quack", "cutlass"]},
+            **{
+                "cta_m": ["128", "128", "", "128", "128", "512"],
+                "cta_n": [*["128"] * 2, "", "64", "128", "512"],
+            },
+            **{"cluster_m": ["1"] * 6, "cluster_n": ["1"] * 6},
+            **{"disposition": ["ok", "compile_error", "ok", "ok", "", "cannot_run"]},
+            **{"runtime_us": ["9", "", "8", "", "7", ""]},
         }
     )
     found = predict_table(rows, "h200")
-    assert found["disposition"].tolist() == ["ok", "compile_error", "no_tile", "ok", "failed"]
-    assert found["predicted_us"].notna().tolist() == [True, False, False, True, False]
-    assert found["ratio"].notna().tolist() == [True, False, False, False, False]
+    assert found["disposition"].tolist() == ["ok", "compile_error", "no_tile", "ok", "failed", "cannot_run"]
+    assert found["predicted_us"].notna().tolist() == [True, False, False, True, False, False]
+    assert found["ratio"].notna().tolist() == [True, *[False] * 5]
     assert found.index.tolist() == rows.index.tolist()
     rows.to_csv(tmp_path / "rows.csv", index=False)
     written = gemm_model("predict", "--input", tmp_path / "rows.csv", "--format", "json")
-    assert len(json.loads(written.out)["rows"]) == 5
+    assert len(json.loads(written.out)["rows"]) == 6
+    assert "1 rows cannot run and are left out: " in written.err
     assert "1 rows of kernel cublas have no tile and are left out" in written.err
 
 

@@ -122,7 +122,7 @@ HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
         (HEAD + "bf16,0,64,1,1,1,1,1,1\n", "line 2, column cta_m: '0'"),
         (HEAD + "bf16,64,,1,1,1,1,1,1\n", "line 2, column cta_n: ''; expected a whole number"),
         (HEAD + "bf16,64,64,,1,1,1,1,1\n", "line 2, column cluster_m: ''"),
-        (HEAD + "bf16,64,64,1,1,8,8,8,1\nbf16,512,512,1,1,8,8,8,1\n", "line 3: tile 512x512"),
+        (HEAD + "bf16,512,512,1,1,8,8,8,1\n", "line 2: tile 512x512"),
         (HEAD + "bf16,64,64,1,1,1,1,1,nan\n", "line 2, column runtime_us: 'nan'; expected a positive number"),
         (HEAD + "bf16,64,64,1,1,1,1,1,0\n", "line 2, column runtime_us: '0'"),
         (HEAD + "bf16,64,64,1,1,1,1,1,-3\n", "line 2, column runtime_us: '-3'"),
@@ -212,7 +212,7 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
     except InputError as error:
         assert "\n" not in str(error).strip()
     else:
-        times = result["predicted_us"].to_numpy()
+        times = result["predicted_us"][result["disposition"] == "ok"].to_numpy()
         assert np.isfinite(times).all()
         assert (times > 0).all()
 

@@ -11,7 +11,7 @@ import numpy as np
 from gemm_model.attention.kernels import kernel_of, refusal, resolved
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
-from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 
 
@@ -68,18 +68,19 @@ class AttentionBatch:
 
 
 def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
-    """The columns of kernels; raises RefusedKernelError for the first one that cannot run."""
-    known: dict[tuple[AttentionProblem, AttentionConfig], list[tuple[Any, ...]]] = {}
+    """The columns of kernels; raises RefusedKernelError for those that cannot run."""
+    known: dict[tuple[AttentionProblem, AttentionConfig], list[tuple[Any, ...]] | RefusedKernelError] = {}
     rows: list[tuple[Any, ...]] = []
+    refused: list[RefusedKernelError] = []
     for owner, (problem, config) in enumerate(kernels):
         found = known.get((problem, config))
         if found is None:
-            whole = resolved(problem, config, gpu)
-            reason = refusal(problem, whole, gpu)
-            if reason is not None:
-                raise RefusedKernelError(owner, reason)
-            found = known[problem, config] = _rows_of(problem, whole, gpu)
-        rows.extend((owner, *row) for row in found)
+            found = known[problem, config] = _rows_or_refusal(problem, config, gpu)
+        if isinstance(found, RefusedKernelError):
+            refused.append(found.at([owner]))
+        else:
+            rows.extend((owner, *row) for row in found)
+    refuse_all(refused)
     columns = zip(*rows, strict=True)
     kinds = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
     return AttentionBatch(
@@ -88,6 +89,17 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
             for spec, column in zip(fields(AttentionBatch), columns, strict=True)
         }
     )
+
+
+def _rows_or_refusal(
+    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
+) -> list[tuple[Any, ...]] | RefusedKernelError:
+    try:
+        whole = resolved(problem, config, gpu)
+        reason = refusal(problem, whole, gpu)
+    except InputError as error:
+        reason = str(error)
+    return _rows_of(problem, whole, gpu) if reason is None else RefusedKernelError([0], reason)
 
 
 def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:

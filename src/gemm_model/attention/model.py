@@ -23,9 +23,9 @@ from gemm_model.attention.tiles import (
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.core.prediction import BatchPrediction, interleaved, limiting
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.traffic import merged_share
 
@@ -338,12 +338,21 @@ class AttentionModel:
         self.settled = settled
 
     def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
-        """Predictions of kernels; raises RefusedKernelError for one that cannot run."""
-        kinds = {problem.dtype.math_kind for problem, _ in kernels}
-        if len(kinds) != 1:
-            raise InputError(f"operands of {len(kinds)} rate classes; expected one")
-        silicon = self._silicon or silicon_of(self.gpu, kinds.pop())
-        found = self.predict_batch(batch_of(kernels, self.gpu), silicon, len(kernels))
+        """Predictions of kernels; raises RefusedKernelError for those that cannot run."""
+        kinds = np.array([problem.dtype.math_kind for problem, _ in kernels])
+        rows = [np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds)]
+        parts: list[BatchPrediction] = []
+        refused: list[RefusedKernelError] = []
+        for index in rows:
+            try:
+                batch = batch_of([kernels[row] for row in index], self.gpu)
+            except RefusedKernelError as error:
+                refused.append(error.at(index))
+                continue
+            silicon = self._silicon or silicon_of(self.gpu, kernels[index[0]][0].dtype.math_kind)
+            parts.append(self.predict_batch(batch, silicon, len(index)))
+        refuse_all(refused)
+        found = parts[0] if len(parts) == 1 else interleaved(parts, rows)
         unpriced = [name for name in UNPRICED if any(getattr(problem, name) for problem, _ in kernels)]
         more = tuple(f"{name} is not priced: predicted as without it" for name in unpriced)
         return replace(found, caveats=(*found.caveats, *more))

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> Document | None:
     from gemm_model.kernel_model.calibration_file import load_calibration
     from gemm_model.kernel_model.residual import residual_beside
     from gemm_model.report.progress import Progress
+    from gemm_model.tables.table import read_table
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> Document | None:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
         quick_calibration(args.output, args.run_words)
         return None
+    common.take_card(args, [read_table(path) for path in args.input])
     chosen = common.settings(args)
     if args.extend is not None:
         return _extend(args, chosen.gpu)

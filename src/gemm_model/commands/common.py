@@ -110,7 +110,7 @@ def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> No
         raise InputError(f"--{given[0].replace('_', '-')} has no effect {how}; expected it left out")
 
 
-def add_output(parser: argparse.ArgumentParser, what: str = "the result, in place of stdout") -> None:
+def add_output(parser: argparse.ArgumentParser, what: str = "the result (default: stdout)") -> None:
     """--output and --format: the place and format of the result."""
     parser.add_argument("--output", type=Path, help=f"a file for {what}")
     add_format(parser, default="by the ending of --output, else table")
@@ -276,7 +276,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     """The table of --input, with the type of --dtype if it has none; its card is the one to rank for."""
-    from gemm_model.tables.schema import card_named, cards_of, understood
+    from gemm_model.tables.schema import understood
     from gemm_model.tables.table import read_table
 
     weight = getattr(args, "weight", None)
@@ -286,14 +286,20 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
         frame["in_dtype"] = args.dtype
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")
-    if not gpu_given(args):
-        args.gpu = _only(
-            {card_named(name) for name in cards_of(frame)}, f"{args.input}", "--gpu, or one card"
-        )
+    take_card(args, [frame])
     if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
         regimes = {regime_name(str(word)) for word in frame["regime"] if word}
         args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")
     return frame
+
+
+def take_card(args: argparse.Namespace, frames: Sequence[pd.DataFrame]) -> None:
+    """The one card that the rows of tables name, where the command line names none."""
+    from gemm_model.tables.schema import card_named, cards_of, table_name
+
+    if not gpu_given(args):
+        named = {card_named(name) for frame in frames for name in cards_of(frame)}
+        args.gpu = _only(named, ", ".join(map(table_name, frames)), "--gpu, or one card")
 
 
 def _only(named: set[str], path: str, expected: str) -> str | None:

@@ -26,8 +26,8 @@ TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
 HIDDEN = ("gpu", "phase", "attention", "flop")
 """Columns that the text leaves out."""
-BANDS = """Bands: the smallest of the parts is the card's error, the same in all: it adds up linearly. What others have
-beyond it (in squares) is a kernel's own, the same in every layer: parts' add up in quadrature."""
+BANDS = """The band of a sum has two shares. The smallest band of the parts is taken for the card's error, which is the
+same in all parts and adds up linearly. What the other bands have beyond it adds up in quadrature."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

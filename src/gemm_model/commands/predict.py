@@ -15,7 +15,7 @@ from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document, screen_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +31,9 @@ EXAMPLES = (
     "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128'",
     "--n 4096 --k 4096 --cta 128x256 --gpu h200,h100_sxm --sweep 'm=1..8192 by 2x' --plot times.svg",
 )
-MOST_ROWS = 38
-"""Rows of a table without measurements that the text shows [rows]; chosen: a screen."""
 TELL_APART = (
     *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
-    *("split_k", "swap_ab"),
+    *("split_k", "swap_ab", "disposition"),
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
@@ -176,9 +174,7 @@ def _predictions_text(rows: pd.DataFrame) -> str:
     """The first rows of a table without measurements, by the columns that tell them apart."""
     sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in rows]
     apart = [name for name in TELL_APART if name in rows and rows[name].nunique() > 1]
-    shown = text_table(rows[[*sizes, *apart, "predicted_us", "limiter"]].head(MOST_ROWS))
-    more = len(rows) - MOST_ROWS
-    return shown if more <= 0 else f"{shown}\n... and {more} rows more: --format csv or --output"
+    return screen_text(rows[[*sizes, *apart, "predicted_us", "limiter"]], [*sizes, "predicted_us", "limiter"])
 
 
 def predict_kernel(args: argparse.Namespace) -> Document:

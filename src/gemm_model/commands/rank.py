@@ -15,7 +15,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import ANY_FAMILY, families
 from gemm_model.report.console import prediction_fields
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document, screen_text, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,8 +136,9 @@ def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
             result = rank_table(frame, ranker, advance)
         else:
             result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
+    told = ("m", "n", "k", "predicted_us", "limiter")
     notes = result.attrs.get("notes", ())
-    return _document(ranker, args, rows=result, notes=notes)
+    return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, told))
 
 
 def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document, screen_text
 
-MOST_ROWS = 38
-"""Rows that the text shows [rows]; chosen: a screen."""
 SHOWN = ("kernel", "tokens", "experts", "topk", "n", "k", "in_dtype", "cta_m", "cta_n", "cta_k", "group_m",
          "warps", "stages", "predicted_us", "limiter", "disposition")  # fmt: skip
 
@@ -36,13 +34,18 @@ def answer(args: argparse.Namespace) -> Document | None:
     predicts = args.verb == "predict"
     rows = (predict_served if predicts else rank_served)(frame, gpu, args.routing)
     accuracy = rows.attrs.get("accuracy", [])
-    shown = rows[[name for name in SHOWN if name in rows]].head(MOST_ROWS)
+    shown = rows[[name for name in SHOWN if name in rows]]
     table = args.output / "predictions_serving.csv" if predicts and args.output is not None else None
     return Document(
         gpu=gpu.name,
         result={"accuracy": accuracy},
         rows=rows,
-        text=lambda: accuracy_text(accuracy) if accuracy else text_table(shown),
+        notes=rows.attrs.get("notes", ()),
+        text=lambda: (
+            accuracy_text(accuracy)
+            if accuracy
+            else screen_text(shown, ("tokens", "n", "k", "predicted_us", "limiter"))
+        ),
         files=[(table, lambda path: atomic_write(path, rows.to_csv(index=False)))],
         apart=predicts,
     )

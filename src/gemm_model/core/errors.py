@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -19,12 +19,23 @@ class InputError(GemmModelError):
 
 
 class RefusedKernelError(InputError):
-    """A kernel that cannot run; holds its row in the batch and the reason."""
+    """Kernels that cannot run: their rows in the batch, and the reason of the first."""
 
-    def __init__(self, row: int, reason: str) -> None:
+    def __init__(self, rows: Sequence[int], reason: str) -> None:
         super().__init__(reason)
-        self.row = row
+        self.rows = rows
         self.reason = reason
+
+    def at(self, places: Sequence[int]) -> RefusedKernelError:
+        """The same of a larger batch, in which this one's rows have these places."""
+        return RefusedKernelError([places[row] for row in self.rows], self.reason)
+
+
+def refuse_all(found: Sequence[RefusedKernelError]) -> None:
+    """Raise one error for the rows of all these, with the reason of the first row; none for none."""
+    if found:
+        rows = sorted(row for each in found for row in each.rows)
+        raise RefusedKernelError(rows, min(found, key=lambda each: each.rows[0]).reason)
 
 
 class MissingExtraError(GemmModelError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
-from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.records import ReadOnly
 
 RESIDUAL_PHASE = "residual"
@@ -231,13 +231,15 @@ def predict_in_chunks(
     chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
     wholes: list[BatchPrediction] = []
     caveats: list[tuple[str, ...]] = [()] * len(chunks)
+    refused: list[RefusedKernelError] = []
     lock = Lock()
 
     def fill(rows: slice) -> None:
         try:
             part = predict(batch[rows])
-        except RefusedKernelError as refused:
-            raise RefusedKernelError(rows.start + refused.row, refused.reason) from None
+        except RefusedKernelError as error:
+            refused.append(error.at(range(rows.start, rows.stop)))
+            return
         with lock:
             caveats[rows.start // ROWS_PER_CHUNK] = part.caveats
             if not wholes:
@@ -249,6 +251,7 @@ def predict_in_chunks(
     with ThreadPoolExecutor(THREADS) as pool:
         for _ in pool.map(fill, chunks):
             pass
+    refuse_all(refused)
     return replace(wholes[0], caveats=tuple(dict.fromkeys(each for part in caveats for each in part)))
 
 
@@ -271,4 +274,32 @@ def _room_for(part: BatchPrediction, rows: int) -> BatchPrediction:
         details={name: np.empty(rows) for name in part.details},
         bytes_by_level={name: np.empty(rows) for name in part.bytes_by_level},
         error_band=None if part.error_band is None else np.empty(rows),
+    )
+
+
+def interleaved(
+    parts: Sequence[BatchPrediction], rows: Sequence[Sequence[int] | IntArray]
+) -> BatchPrediction:
+    """One prediction from those of disjoint rows."""
+    total = sum(len(index) for index in rows)
+
+    def merged(columns: Sequence[np.ndarray]) -> Any:
+        result = np.empty(total, dtype=columns[0].dtype)
+        for index, values in zip(rows, columns, strict=True):
+            result[index] = values
+        return result
+
+    first = parts[0]
+    bands = [part.error_band for part in parts if part.error_band is not None]
+    return BatchPrediction(
+        runtime_us=merged([part.runtime_us for part in parts]),
+        limiter=merged([part.limiter for part in parts]),
+        limiter_names=first.limiter_names,
+        phases_us={name: merged([part.phases_us[name] for part in parts]) for name in first.phases_us},
+        details={name: merged([part.details[name] for part in parts]) for name in first.details},
+        bytes_by_level={
+            name: merged([part.bytes_by_level[name] for part in parts]) for name in first.bytes_by_level
+        },
+        caveats=tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats)),
+        error_band=merged(bands) if len(bands) == len(parts) else None,
     )

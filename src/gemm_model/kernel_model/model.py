@@ -13,7 +13,7 @@ from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, kernel_of, picked
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
-from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kind_columns import KINDS, KindColumns, every_word
@@ -23,6 +23,7 @@ from gemm_model.core.prediction import (
     Correction,
     LeastTimes,
     Prediction,
+    interleaved,
     known_band,
     limiting,
 )
@@ -225,23 +226,28 @@ class KernelModel:
         first = int(alike[0])
         if len(batch) == 1 or bool((alike == first).all()):
             return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
-        parts, rows = [], []
+        parts, rows, refused = [], [], []
         batch = _with_numbers(batch)
         for group in np.unique(alike):
             index = np.flatnonzero(alike == group)
             some = batch.mapped(partial(_number_or_rows, index))
             try:
                 parts.append(self._predict_alike(some, *divmod(int(group), len(MATH_KINDS))))
-            except RefusedKernelError as refused:
-                raise RefusedKernelError(int(index[refused.row]), refused.reason) from None
+            except RefusedKernelError as error:
+                refused.append(error.at(index.tolist()))
             rows.append(index)
-        return _interleaved(parts, rows)
+        refuse_all(refused)
+        return interleaved(parts, rows)
 
     def _predict_alike(self, table: GemmBatch, kernel: int, math_kind: int) -> BatchPrediction:
         """Rows of one kernel family and one class of types, by their codes."""
         rows, kind = len(table), MATH_KINDS[math_kind]
         # One row goes through the formulas as Python numbers.
-        evaluation = self._checked(_with_numbers(table), family_at(kernel, self.gpu), kind, (rows,))
+        try:
+            family = family_at(kernel, self.gpu)
+        except InputError as error:
+            raise RefusedKernelError(range(rows), str(error)) from None
+        evaluation = self._checked(_with_numbers(table), family, kind, (rows,))
         prediction = evaluation.prediction()
         residual = evaluation.known.residual
         if residual is None:
@@ -593,29 +599,3 @@ def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[
         columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
     # Each group takes as many columns as it has names.
     return [dict(zip(group, columns, strict=False)) for group in groups]
-
-
-def _interleaved(parts: Sequence[BatchPrediction], rows: Sequence[np.ndarray]) -> BatchPrediction:
-    """One prediction from those of disjoint rows."""
-    total = sum(len(index) for index in rows)
-
-    def merged(columns: Sequence[np.ndarray]) -> Any:
-        result = np.empty(total, dtype=columns[0].dtype)
-        for index, values in zip(rows, columns, strict=True):
-            result[index] = values
-        return result
-
-    first = parts[0]
-    bands = [part.error_band for part in parts if part.error_band is not None]
-    return BatchPrediction(
-        runtime_us=merged([part.runtime_us for part in parts]),
-        limiter=merged([part.limiter for part in parts]),
-        limiter_names=first.limiter_names,
-        phases_us={name: merged([part.phases_us[name] for part in parts]) for name in first.phases_us},
-        details={name: merged([part.details[name] for part in parts]) for name in first.details},
-        bytes_by_level={
-            name: merged([part.bytes_by_level[name] for part in parts]) for name in first.bytes_by_level
-        },
-        caveats=tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats)),
-        error_band=merged(bands) if len(bands) == len(parts) else None,
-    )

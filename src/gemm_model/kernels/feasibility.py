@@ -560,7 +560,7 @@ def accumulators_exceed(batch: GemmBatch, gpu: GpuSpec) -> Flags:
 
 
 def refuse_in_any_family(batch: GemmBatch, gpu: GpuSpec) -> None:
-    """Raise RefusedKernelError for the first row that no kernel of any family could run.
+    """Raise RefusedKernelError for the rows that no kernel of any family could run.
 
     For models that know no kernel family: accumulators must fit an SM, a cluster the GPU's limit.
     """
@@ -568,13 +568,14 @@ def refuse_in_any_family(batch: GemmBatch, gpu: GpuSpec) -> None:
     refused = no_room | (batch.cluster_m * batch.cluster_n > gpu.max_cluster_size)
     if not any_of(refused):
         return
-    row = int(np.argmax(refused))
-    one = _row_of(batch, row)
-    if accumulators_exceed(one, gpu):
-        raise RefusedKernelError(row, _no_room(one, gpu))
-    cluster = f"{one.cluster_m:.0f}x{one.cluster_n:.0f}"
+    rows = np.flatnonzero(refused)
+    one = _row_of(batch, int(rows[0]))
+    cluster = f"cluster {one.cluster_m:.0f}x{one.cluster_n:.0f}"
     raise RefusedKernelError(
-        row, f"cluster {cluster}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}"
+        rows.tolist(),
+        _no_room(one, gpu)
+        if accumulators_exceed(one, gpu)
+        else f"{cluster}; expected at most {gpu.max_cluster_size} CTAs on {gpu.name}",
     )
 
 
@@ -594,19 +595,19 @@ def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | Non
 
 
 def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources) -> None:
-    """Raise RefusedKernelError for the first row that cannot run; kernels that spill can.
+    """Raise RefusedKernelError for the rows that cannot run; kernels that spill can.
 
     `resources` are the resources of the rows; the columns of both may be numbers.
     """
     kernels = _Kernels(batch, gpu, family, resources)
-    broken = [rule.broken(kernels) for rule in _RULES]
-    refused = [np.flatnonzero(np.atleast_1d(marks))[:1] for marks in broken if any_of(marks)]
-    if not refused:
+    broken = [marks for rule in _RULES if any_of(marks := rule.broken(kernels))]
+    if not broken:
         return
-    row = int(min(first[0] for first in refused))
+    rows = np.flatnonzero(np.logical_or.reduce(np.broadcast_arrays(*broken, batch.m)[:-1]))
+    row = int(rows[0])
     one = _Kernels(_row_of(batch, row), gpu, family, _row(resources, row))
     reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
-    raise RefusedKernelError(row, reason)
+    raise RefusedKernelError(rows.tolist(), reason)
 
 
 def _row_of(batch: GemmBatch, row: int) -> GemmBatch:

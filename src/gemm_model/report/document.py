@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from gemm_model.core.files import csv_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_ROWS, SCREEN_WIDTH = 38, 110
+"""Rows of a long table, and width of its heading [characters], that a text shows; chosen: a screen."""
 FORMATS = ("table", "json", "jsonl", "csv")
 SCHEMA = "gemm-model/1"
 """Name and version of the JSON documents; the version grows when a field changes its meaning or is
@@ -129,6 +132,17 @@ def csv_text(rows: Rows | pd.DataFrame) -> str:
     if not isinstance(rows, Sequence):
         return str(rows.to_csv(index=False, lineterminator="\n"))
     return csv_rows(rows)
+
+
+def screen_text(rows: pd.DataFrame, told: Collection[str]) -> str:
+    """The first rows of a table; a column in which all rows agree is told once, above, unless in `told`."""
+    same = [name for name in map(str, rows) if name not in told and rows[name].nunique(dropna=False) == 1]
+    alike = {name: _cell(records(rows[same].head(1))[0][name]) for name in same}
+    heading = ", ".join(f"{name} {text}" for name, text in alike.items() if text != "-")
+    lines = textwrap.wrap(f"all rows: {heading}", SCREEN_WIDTH) if heading else []
+    most = MOST_ROWS - len(lines)
+    more = [f"... and {len(rows) - most} rows more: --format csv or --output"] if len(rows) > most else []
+    return "\n".join([*lines, text_table(rows.drop(columns=same).head(most)), *more])
 
 
 def text_table(rows: Rows | pd.DataFrame) -> str:

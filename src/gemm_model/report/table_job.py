@@ -32,6 +32,7 @@ from gemm_model.tables.table import (
     dispositions,
     measured_otherwise,
     predict_frame,
+    predict_usable,
     read_table,
     usable_rows,
     with_prediction,
@@ -149,16 +150,19 @@ def _predicted(
         table, disposition = dispositions(table, needs_tile=model.needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
-    try:
+
+    def predict(rows: pd.DataFrame) -> BatchPrediction:
         if of_attention:
-            prediction = attention.predict_attention_frame(frame, attention_model(chosen.gpu, chosen.options))
-        else:
-            prediction = predict_frame(frame, model, bar.advance)
+            return attention.predict_attention_frame(rows, attention_model(chosen.gpu, chosen.options))
+        return predict_frame(rows, model, bar.advance)
+
+    try:
+        prediction, disposition, refused = predict_usable(table, disposition, predict)
     finally:
         bar.close()
     rows = with_prediction(table.assign(**_place(table, chosen, tell_regime)), prediction, disposition)
     otherwise = [] if of_attention else measured_otherwise(frame, model.regime)
-    return rows, prediction, [*notes, *otherwise, *prediction.caveats]
+    return rows, prediction, [*notes, *refused, *otherwise, *prediction.caveats]
 
 
 def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,15 @@ from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import BLOCK_FP8, FAMILIES, MOE, ServedProduct
 from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid
 from gemm_model.tables.accuracy import choice_figures, error_figures
-from gemm_model.tables.schema import table_name
+from gemm_model.tables.schema import ADDED_COLUMNS, notes_on_strange, place_of, table_name
 from gemm_model.tables.table import OK, runtimes_us, sizes
 
 COUNTS = {"tokens": None, "n": None, "k": None, "experts": 1, "experts_total": 0, "topk": 1}
 """Whole numbers of a product, and what stands for an absent column or empty cell; None: required."""
 FLAGS = {"weights_only": 0, "gathered": 1}
 TEXTS = ("kernel", "in_dtype", "scaling")
+PRODUCT = ("tokens", "n", "k")
+KNOWN = {*COUNTS, *FLAGS, *TEXTS, *KEYS, *ADDED_COLUMNS, "runtime_us", "gpu", "disposition"}
 DOES_NOT_FIT = "does not fit"
 """Disposition of configurations that need more shared memory than a CTA has."""
 
@@ -53,6 +55,7 @@ def predict_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") 
     Its `attrs["accuracy"]` has errors and choices by kernel, if anything was measured. Raises InputError naming
     the line of a bad value.
     """
+    frame = _understood(frame, (*PRODUCT, "cta_m", "cta_n", "cta_k", "group_m"))
     configs = _configs(frame)
     found = frame.assign(gpu=gpu.name, predicted_us=np.nan, limiter="", disposition=OK)
     total, limiter, problem = np.zeros(len(frame)), np.full(len(frame), "", object), np.zeros(len(frame))
@@ -82,6 +85,7 @@ def _figures(kernel: object, rows: pd.DataFrame) -> dict[str, Any]:
 
 def rank_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") -> pd.DataFrame:
     """The table with the configuration of least predicted time in each row."""
+    frame = _understood(frame, PRODUCT)
     found = np.zeros((len(frame), len(KEYS) + 1))
     for product, rows in _by_product(frame):
         grid = candidates(product.smallest, gpu)
@@ -91,6 +95,20 @@ def rank_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") -> 
     chosen = {name: found[:, place].astype(np.int64) for place, name in enumerate(KEYS)}
     kept = frame.drop(columns=[name for name in (*KEYS, "runtime_us") if name in frame])
     return kept.assign(gpu=gpu.name, **chosen, predicted_us=found[:, -1])
+
+
+def _understood(frame: pd.DataFrame, needed: Sequence[str]) -> pd.DataFrame:
+    """The table with notes on its columns; raises InputError for a needed or misspelt one."""
+    for name in needed:
+        if name not in frame:
+            raise InputError(
+                f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(needed)} "
+                "(its tokens are of served layers)"
+            )
+    found = frame.copy(deep=False)
+    strange = [name for name in map(str, frame) if name not in KNOWN]
+    found.attrs = {**frame.attrs, "notes": notes_on_strange(frame, strange, KNOWN)}
+    return found
 
 
 def _texts(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -108,7 +126,7 @@ def _by_product(frame: pd.DataFrame) -> Iterator[tuple[ServedProduct, NDArray[np
         try:
             yield _product({str(name): cell for name, cell in keys.iloc[rows[0]].items()}), rows
         except InputError as error:
-            raise _at(frame, int(rows[0]), error) from None
+            raise InputError(f"{table_name(frame)}: {place_of(frame, rows[0])}: {error}") from None
 
 
 def _product(cells: dict[str, Any]) -> ServedProduct:
@@ -134,9 +152,5 @@ def _configs(frame: pd.DataFrame) -> NDArray[np.float64]:
         try:
             TileConfig(*map(int, numbers))
         except InputError as error:
-            raise _at(frame, int(row), error) from None
+            raise InputError(f"{table_name(frame)}: {place_of(frame, row)}: {error}") from None
     return configs
-
-
-def _at(frame: pd.DataFrame, row: int, error: InputError) -> InputError:
-    return InputError(f"{table_name(frame)}: {frame.index.name or 'row'} {frame.index[row]}: {error}")

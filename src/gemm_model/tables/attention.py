@@ -20,7 +20,7 @@ from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
-from gemm_model.tables.table import OK, dispositions
+from gemm_model.tables.table import OK, dispositions, refused_rows
 
 PROBLEM_COLUMNS = (
     *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
@@ -35,8 +35,9 @@ _REAL_COLUMNS = ("softcap", "exp_emulated")
 
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
-    """Whether a table's rows are attention kernels: it tells heads and their size."""
-    return "head_dim" in frame and "heads" in frame
+    """Whether a table's rows are attention kernels: it tells heads and their size, or one and no m."""
+    told = sum(name in frame for name in ("heads", "head_dim"))
+    return told == 2 or (told == 1 and "m" not in frame)
 
 
 def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +74,7 @@ def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> Batch
     try:
         return model.predict(attention_rows(frame))
     except RefusedKernelError as refused:
-        raise InputError(f"{table_name(frame)}: {place_of(frame, refused.row)}: {refused.reason}") from None
+        raise refused_rows(frame, refused) from None
 
 
 def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[str]]:

@@ -81,23 +81,15 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
         name = frame.columns[frame.columns.duplicated()][0]
         raise InputError(f"{table_name(frame)}: column {name!r} appears twice; expected each name once")
     renamed: dict[str, str] = {}
-    unread: list[str] = []
+    strange = []
     for column in map(str, frame.columns):
         if column in KNOWN or column in also:
             continue
         if (known := _schema_name(column)) is not None:
             renamed[column] = known
-            continue
-        near = (
-            get_close_matches(column.lower(), KNOWN | {*also}, 1, _ALIKE) if len(column) >= _SHORTEST else []
-        )
-        if near and not _FIGURE.fullmatch(column):
-            raise InputError(
-                f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "
-                "(a column of another meaning needs a name less alike)"
-            )
-        if not _FIGURE.fullmatch(column):
-            unread.append(column)
+        else:
+            strange.append(column)
+    unread = notes_on_strange(frame, strange, KNOWN | {*also})
     found = frame
     for column, name in renamed.items():
         found = _renamed(found, column, name)
@@ -106,8 +98,21 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
     for name in WORDS:
         _require_words(found, name)
     if unread:
-        found.attrs["notes"] = [f"columns that nothing reads travel along: {', '.join(unread)}"]
+        found.attrs["notes"] = unread
     return found
+
+
+def notes_on_strange(frame: pd.DataFrame, strange: Collection[str], known: Collection[str]) -> list[str]:
+    """A sentence on the columns that nothing reads; raises InputError for one that looks like a slip."""
+    unread = [column for column in strange if not _FIGURE.fullmatch(column)]
+    for column in unread:
+        near = get_close_matches(column.lower(), known, 1, _ALIKE) if len(column) >= _SHORTEST else []
+        if near:
+            raise InputError(
+                f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "
+                "(a column of another meaning needs a name less alike)"
+            )
+    return [f"columns that nothing reads travel along: {', '.join(unread)}"] if unread else []
 
 
 def _require_words(frame: pd.DataFrame, name: str) -> None:
@@ -185,5 +190,5 @@ def table_name(frame: pd.DataFrame) -> str:
 
 
 def place_of(frame: pd.DataFrame, row: int) -> str:
-    """Where a row stands: its line of a file, or its place in a frame."""
-    return f"line {frame.index[row]}" if frame.index.name == "line" else f"row {row}"
+    """Where a row stands: its line of a file, or its label in a frame."""
+    return f"{frame.index.name or 'row'} {frame.index[row]}"

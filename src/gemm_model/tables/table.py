@@ -90,6 +90,13 @@ MAX_COLUMNS = 1000
 """Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
 OK, FAILED, IN_TURN, NO_TILE, SPLIT_UNKNOWN = "ok", "failed", "in_turn", "no_tile", "split_untold"
+CANNOT_RUN = "cannot_run"
+"""Disposition of a kernel that the card cannot run."""
+OTHER_KINDS = {
+    "tokens": "served layers, for predict and rank",
+    **dict.fromkeys(("heads", "head_dim"), "attention, for predict and benchmark"),
+}
+"""Kinds of tables without m, by a column."""
 LEFT_OUT = {
     FAILED: "{} rows without a measurement (column disposition)",
     IN_TURN: "{} rows of two kernels in turn (column partner)",
@@ -221,7 +228,33 @@ def predict_frame(
             refuse_in_any_family(batch, model.gpu)
         return predict_in_chunks(model.predict_batch, batch, advance)
     except RefusedKernelError as refused:
-        raise InputError(f"{table_name(frame)}: {place_of(frame, refused.row)}: {refused.reason}") from None
+        raise refused_rows(frame, refused) from None
+
+
+def refused_rows(frame: pd.DataFrame, refused: RefusedKernelError) -> RefusedKernelError:
+    """The error with the table and place of its first row."""
+    where = f"{table_name(frame)}: {place_of(frame, refused.rows[0])}"
+    return RefusedKernelError(refused.rows, f"{where}: {refused.reason}")
+
+
+def predict_usable(
+    frame: pd.DataFrame, disposition: pd.Series, predict: Callable[[pd.DataFrame], BatchPrediction]
+) -> tuple[BatchPrediction, pd.Series, list[str]]:
+    """The predictions of the rows that are 'ok', and the disposition of all, CANNOT_RUN where none can.
+
+    A note says why the first of those cannot. Raises InputError where all of them cannot.
+    """
+    disposition = disposition.copy()
+    notes: list[str] = []
+    while True:
+        places = np.flatnonzero((disposition == OK).to_numpy())
+        try:
+            return predict(frame.iloc[places]), disposition, notes
+        except RefusedKernelError as refused:
+            if len(refused.rows) == len(places):
+                raise
+            disposition.iloc[places[list(refused.rows)]] = CANNOT_RUN
+            notes.append(f"{len(refused.rows)} rows cannot run and are left out: {refused.reason}")
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -316,7 +349,8 @@ def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame
     disposition = pd.Series(OK, index=frame.index, name="disposition", dtype=object)
     if "disposition" in frame:
         given = frame["disposition"].fillna("").astype(str)
-        disposition = given.mask(given == "", FAILED).astype(object)
+        # What could not run there may run here.
+        disposition = given.mask(given == "", FAILED).replace(CANNOT_RUN, OK).astype(object)
     if "partner" in frame:
         disposition[(disposition == OK) & (frame["partner"].fillna("").astype(str) != "")] = IN_TURN
     if needs_tile and "kernel" in frame and "cta_m" in frame:
@@ -440,7 +474,11 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raise InputError naming the first column that the table lacks."""
     for name in names:
         if name not in frame:
-            raise InputError(f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(names)}")
+            told = [f" (its {word} are of {kind})" for word, kind in OTHER_KINDS.items() if word in frame]
+            raise InputError(
+                f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(names)}"
+                + "".join(told[:1] if name == "m" else [])
+            )
 
 
 def sizes(
