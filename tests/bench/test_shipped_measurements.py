@@ -180,15 +180,15 @@ REGIME_COLUMNS = {
     [
         *(("h200", name, "burst", 2_200) for name in LIBRARIES),
         ("h200", "libraries_repeat", "burst", 4_600),
-        ("h200", "graph", "graph", 4_000),
+        ("h200", "graph", "graph", 3_900),
         ("h200", "graph_repeat", "graph", 900),
         *(
             ("h200", f"counters_{name}", "counters", 150)
             for name in ("cublaslt", "cutlass", "splits", "triton")
         ),
         ("h100_sxm", "burst", "burst", 8_000),
-        ("h100_sxm", "graph", "graph", 1_700),
-        ("h100_sxm", "sustained", "sustained", 500),
+        ("h100_sxm", "graph", "graph", 1_650),
+        ("h100_sxm", "sustained", "sustained", 480),
         ("h100_sxm", "counters", "counters", 180),
         ("h100_sxm", "cublaslt", "burst", 980),
         ("h100_sxm", "cutlass", "burst", 1_000),

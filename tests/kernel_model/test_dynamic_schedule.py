@@ -63,16 +63,3 @@ def test_the_fullest_gpc_holds_up_the_last_tile_alone():
     three_waves = waves_of(32, FIRST_COME, uneven) - waves_of(8, FIRST_COME, uneven)
     static = waves_of(32, STATIC_STRIDE, uneven) - one
     assert three_waves == pytest.approx(static * 4 / 6, rel=0.02)
-
-
-def test_no_cluster_keeps_an_edge_where_tiles_go_to_whoever_is_free():
-    # Two rows of tiles, the second 1 of 128 rows: by a stride half of the 132 SMs have it in all four waves.
-    batch = row((129, 264 * 128, 4096), cta_m=128, cta_n=128)
-    one_wave = row((129, 66 * 128, 4096), cta_m=128, cta_n=128)
-    static, dynamic = (time_of(batch, H200, scheduler) for scheduler in (STATIC_STRIDE, FIRST_COME))
-    assert (static.edge.fixed, static.edge.slow_share) == (True, 0.5)
-    assert dynamic.waves_us < static.waves_us
-    alone = [time_of(one_wave, H200, scheduler).waves_us for scheduler in (STATIC_STRIDE, FIRST_COME)]
-    assert alone[1] == pytest.approx(alone[0], rel=1e-12)
-    # The last of the four waves is that of the static kernel.
-    assert dynamic.waves_us > static.waves_us / 4

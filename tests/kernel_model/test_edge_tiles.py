@@ -1,6 +1,5 @@
 """Out-of-bounds fill of edge tiles, by hand: bytes of a wave, who has them, and how crowded the device is."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -17,65 +16,33 @@ def fill_of(sizes, known=None, **kernel):
 
 def test_whole_tiles_have_no_fill():
     found = fill_of((128, 132 * 128, 4096), cta_m=128, cta_n=128)
-    assert (found.bytes_per_wave, found.slow_load, found.fast_load) == (0, 1, 0)
-    assert (found.a_in_step, found.b_in_step) == (1, 1)
+    assert found.bytes_per_wave == 0
 
 
 def test_fill_is_in_proportion_to_the_rows_outside():
     # All 132 SMs have one tile of 128 rows, three quarters of them outside, 4096 columns of 2 bytes.
     quarter = fill_of((32, 132 * 128, 4096), cta_m=128, cta_n=128)
     assert quarter.bytes_per_wave == pytest.approx(132 * 96 * 4096 * 2)
-    assert (quarter.slow_load, quarter.fast_load, quarter.fixed) == (1, 0, False)
 
 
-def test_a_cluster_that_keeps_its_row_has_all_the_fill_or_none():
-    # Two rows of 192; two thirds of the second lie outside. 66 columns: each cluster has one tile.
-    once = fill_of((256, 66 * 64, 4096), cta_m=192, cta_n=64)
-    assert once.bytes_per_wave == pytest.approx(132 * 128 * 2**-0.25 * 4096 * 2)
-    # Rows inside: 64 + 64 in the second row, 192 + 64 in the first, 128 + 64 on average.
-    assert once.slow_load == pytest.approx(128 / 192)
-    assert once.fast_load == pytest.approx(256 / 192)
-    assert once.fixed
-    # Three times as many tiles, walked along m: the 132 clusters are a multiple of two rows.
-    again = fill_of((256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64)
-    assert again.fixed
-    assert again.bytes_per_wave == pytest.approx(once.bytes_per_wave)
-    # Walked along n, a cluster comes to both rows: half of its tiles have fill.
-    turns = fill_of((256, 3 * 66 * 64, 4096), cta_m=192, cta_n=64, raster="along_n")
-    assert turns.bytes_per_wave == pytest.approx(132 * 128 / 2 * 4096 * 2)
-    assert (turns.fast_load, turns.fixed) == (0, False)
-    # Five rows of 64, half of the last outside, walked first: 132 clusters come to all of them in turn.
+def test_clusters_take_turns_with_the_last_row():
+    # Two rows of 192; two thirds of the second lie outside: half of the tiles have 128 rows of fill.
+    for columns in (66, 3 * 66):
+        found = fill_of((256, columns * 64, 4096), cta_m=192, cta_n=64)
+        assert found.bytes_per_wave == pytest.approx(132 * 128 / 2 * 4096 * 2)
+    # Five rows of 64, half of the last outside.
     walked = fill_of((288, 2 * 132 * 64, 4096), cta_m=64, cta_n=64)
     assert walked.bytes_per_wave == pytest.approx(132 * 32 / 5 * 4096 * 2)
 
 
-def test_a_tile_over_both_edges_is_filled_for_both_operands_at_once():
-    # One tile of 128 x 128: 96 rows of A and 64 of B lie outside, and the 96 take as long as all.
+def test_a_tile_over_both_edges_is_filled_for_one_operand_after_the_other():
+    # One tile of 128 x 128: 96 rows of A and 64 of B lie outside.
     both = fill_of((32, 64, 4096), cta_m=128, cta_n=128)
-    assert both.bytes_per_wave == pytest.approx(96 * 4096 * 2)
-    # 40 matrices of five rows of tiles; all tiles have 16 columns outside, the last row 32 rows as well.
+    assert both.bytes_per_wave == pytest.approx((96 + 64) * 4096 * 2)
+    # 40 matrices of five rows of tiles: all tiles have 16 columns outside, a fifth 32 rows as well.
     batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
     found = edge_fill(batch, schedule_of(batch), found_of(batch), numbers())
-    assert not found.fixed
-    assert found.bytes_per_wave == pytest.approx(132 * (4 / 5 * 16 + 1 / 5 * 32) * 4096 * 2)
-    # Of nine rows few tiles lie over both edges: their clusters are filled with one after the other.
-    many = replace(row((544, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
-    found = edge_fill(many, schedule_of(many), found_of(many), numbers())
-    assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 9 * 32) * 4096 * 2)
-
-
-def test_a_box_that_few_ctas_read_costs_less():
-    # 33 matrices of one row of tiles, each of 96 rows outside that four CTAs read.
-    batch = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128), batch=33.0)
-    schedule, found = schedule_of(batch), found_of(batch)
-    for crowd, share in ((4.0, 1.0), (16.0, 0.25), (2.0, 1.0)):
-        filled = edge_fill(batch, schedule, found, numbers({"edge_tiles.crowd_ctas": crowd}))
-        assert filled.bytes_per_wave == pytest.approx(132 * 96 * share * 4096 * 2)
-    pairs = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128, cluster_n=2), batch=33.0)
-    few, many = (numbers({"edge_tiles.crowd_ctas": crowd}) for crowd in (1.0, 32.0))
-    # By multicast they arrive in boxes, whoever else reads them.
-    schedule, found = schedule_of(pairs), found_of(pairs)
-    assert edge_fill(pairs, schedule, found, few) == edge_fill(pairs, schedule, found, many)
+    assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 5 * 32) * 4096 * 2)
 
 
 def test_the_readers_of_a_box_are_ctas_of_one_matrix():
@@ -86,27 +53,20 @@ def test_the_readers_of_a_box_are_ctas_of_one_matrix():
         assert fill_of((m, n, 4096), cta_m=128, cta_n=128).readers == readers
 
 
-def test_of_more_rows_than_eight_no_cluster_keeps_one():
-    # 12 rows of 64 divide the 132 clusters; half of the last lies outside.
-    sizes = (736, 11 * 64, 4096)
-    assert fill_of(sizes, numbers({"edge_tiles.fixed_rows": 12.0}), cta_m=64, cta_n=64, swizzle=16).fixed
-    assert not fill_of(sizes, cta_m=64, cta_n=64, swizzle=16).fixed
-
-
 @pytest.mark.parametrize(
     ("m", "cluster", "ctas", "rows"),
     [
-        # Half of a tile outside: one box of two, at 1.2; two of four in one request, at 0.6 of that.
-        (32, (1, 2), 132, 64 * 0.6),
-        (32, (1, 4), 120, 64 * 1.2 / 2 * 0.6),
+        # Half of a tile outside: one box of two; two of four in one request, at 0.6 of that.
+        (32, (1, 2), 132, 64 / 2),
+        (32, (1, 4), 120, 64 / 2 * 0.6),
         # A quarter outside is half of a box.
         (48, (1, 2), 132, 64 * 0.25),
         # Without sharers the mean of the cluster's CTAs: of 128 and 256 rows 32 are inside.
         (32, (2, 1), 132, 64 * 0.75),
         (32, (4, 1), 120, 64 * 0.875),
         # Three of four boxes; two, and half of a third at 0.6.
-        (32, (2, 2), 120, 64 * 3 / 4 * 1.2),
-        (48, (2, 2), 120, 64 * (2 * 1.2 + 0.5 * 0.6) / 4),
+        (32, (2, 2), 120, 64 * 3 / 4),
+        (48, (2, 2), 120, 64 * (2 + 0.5 * 0.6) / 4),
     ],
 )
 def test_fill_arrives_in_boxes_by_multicast(m, cluster, ctas, rows):
@@ -117,45 +77,14 @@ def test_fill_arrives_in_boxes_by_multicast(m, cluster, ctas, rows):
 
 def test_each_cta_of_a_pair_is_filled_for_its_own_half_of_b():
     # 65 of 192 columns inside, so of the second of two columns of tiles 127 of 192 lie outside: in each CTA
-    # 63.5 of 96 rows on average, of one byte, and none of them by multicast. Pairs keep their column.
+    # 63.5 of 96 rows on average, of one byte, and none of them by multicast; every other tile has them.
     batch = pair_of_ctas(192, (74 * 128, 257, 4096))
     found = edge_fill(batch, schedule_of(batch, B200), found_of(batch, B200), numbers())
-    assert found.fixed
-    assert found.bytes_per_wave == pytest.approx(148 * 63.5 * 2**-0.25 * 4096)
+    assert found.bytes_per_wave == pytest.approx(148 * 63.5 / 2 * 4096)
     assert found.hidden == 0
     # Of two pairs beside each other, A comes by multicast and B still does not.
     wide = replace(pair_of_ctas(192, (74 * 128, 257, 4096)), cluster_n=2.0)
     assert edge_fill(wide, schedule_of(wide, B200), found_of(wide, B200), numbers()).hidden == 0
-
-
-def test_clusters_that_share_a_tile_wait_less_for_one_of_many_rows():
-    # Four rows of 64 in pairs, half of the last outside, one box of two: a root, not a fourth root.
-    found = fill_of((224, 30 * 64, 4096), cta_m=64, cta_n=64, cluster_n=2)
-    assert found.bytes_per_wave == pytest.approx(120 * 64 * 0.6 / 2 * 4096 * 2)
-
-
-@pytest.mark.parametrize(
-    ("m", "cluster_m", "in_step"),
-    [
-        (128, 1, 1.0),
-        (88, 1, 0.5),  # 40 rows outside are half way to 80
-        (8, 1, 0.0),
-        (256 - 40, 1, 1 - 0.5 / math.sqrt(2)),  # two rows of tiles, of which one has fill
-        (256 - 40, 2, 0.5),  # the second CTA of a cluster
-        (128, 2, 1.0),  # nothing of the second lies inside: the first ones are alike in all clusters
-    ],
-)
-def test_requests_of_tiles_with_much_fill_do_not_merge(m, cluster_m, in_step):
-    found = fill_of((m, 66 * 64, 4096), cta_m=128, cta_n=64, cluster_m=cluster_m)
-    assert found.a_in_step == pytest.approx(in_step)
-    assert found.b_in_step == 1
-    alike = fill_of(
-        (m, 66 * 64, 4096),
-        numbers().having({"edge_tiles.fixed_rows": 0.0, "edge_tiles.out_of_step_rows": math.inf}),
-        cta_m=128,
-        cta_n=64,
-    )
-    assert alike.a_in_step == 1
 
 
 @pytest.mark.parametrize(("cluster", "further"), [((1, 1), 0.2), ((2, 1), 0.4), ((1, 2), 0.4)])
@@ -180,20 +109,6 @@ def test_the_sms_of_a_tpc_that_stay_in_step_wait_for_each_other():
     assert in_step(132.0) == pytest.approx(1.8 / 1.2 * apart(132.0))
     pairs = row(cta_m=64, cta_n=64, cluster_n=2)
     assert crowding(pairs, H200, numbers(), 1.0)(66.0) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("clusters", "on_fullest"), [(7, 1), (8, 1), (16, 2), (17, 3), (23, 3), (24, 4), (30, 4)]
-)
-def test_clusters_of_four_feel_those_of_their_gpc(clusters, on_fullest):
-    """Seven GPCs hold four of them, one holds two: 23 are three on each of seven and two on the last."""
-    wide = row(cta_m=64, cta_n=64, cluster_n=4)
-    busy, by_gpc = clusters * 4 / 132, on_fullest / 4 * 120 / 132
-    felt = 0.5 * busy + 0.5 * by_gpc
-    assert crowding(wide, H200, numbers())(float(clusters)) * busy == pytest.approx(felt)
-    # A GPU whose GPCs are not known: in proportion to the SMs at work.
-    unknown = replace(H200, resident_clusters={4: 30})
-    assert crowding(wide, unknown, numbers())(float(clusters)) == pytest.approx(1)
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():

@@ -12,8 +12,6 @@ from tests.typed_numbers import numbers
 SIZES = (16384, 16384, 8192)
 TILE_CLK = 400
 """Fixed clocks of a tile, of the numbers that are typed for tests."""
-APART = numbers().having({"overlap.l2_dram_loss": 0.0})
-"""Numbers by which L2 and DRAM hide all of each other."""
 
 
 def loads_clk(fills_at, sizes=SIZES, dtype="fp8", out_dtype="fp8", cta_m=64, cta_n=64, cluster_n=1):
@@ -29,7 +27,7 @@ def loads_clk(fills_at, sizes=SIZES, dtype="fp8", out_dtype="fp8", cta_m=64, cta
         cluster_n=cluster_n,
         schedule="2cta",
     )
-    times = times_of(batch, APART, rate=16384.0, gpu=gpu)
+    times = times_of(batch, numbers(), rate=16384.0, gpu=gpu)
     return times.waves_us * times.sm_clk_mhz
 
 

@@ -8,7 +8,6 @@ import pytest
 from gemm_model.core.batch import batch_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.edge_tiles import edge_fill
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.traffic import merged_share, out_of_step, traffic
 from gemm_model.kernels.registry import family_of
@@ -22,7 +21,7 @@ CUBE_OUTPUT = 4096 * 4096 * 2
 def moved(batch, known=None, gpu=H200, *, regime="burst", l2="cold"):
     family = family_of("quack", gpu)
     kernel = kernel_on(geometry_of(batch, 4096.0, gpu, family), gpu, known or numbers(), regime=regime, l2=l2)
-    return traffic(kernel, edge_fill(batch, kernel.schedule, kernel.resources, kernel.numbers))
+    return traffic(kernel)
 
 
 def test_one_wave_reads_each_operand_once_from_dram():

@@ -20,14 +20,9 @@ NEUTRAL = {
     "scale_factors": {"row_bytes": 16.0},
     "edge_tiles": {
         "row_clk": 0.0,
-        "fixed_rows": 0.0,
-        "out_of_step_rows": math.inf,
-        "whole_box_cost": 1.0,
         "shared_cost": 1.0,
         "two_way_cost": 1.0,
         "two_way_hidden": 0.0,
-        "gpc_share": 0.0,
-        "crowd_ctas": 1.0,
     },
 }
 
@@ -77,7 +72,7 @@ def test_families_lack_what_their_hardware_does_not_have():
         ({"tensor.efficiency": 9.0}, "number tensor.efficiency is 9.0; expected 0.75 to 1"),
         ({"launch.kernel_us": -1.0}, "number launch.kernel_us is -1.0; expected 0.5 to 12 us"),
         ({"launch.kernel_us": math.nan}, "number launch.kernel_us is nan; expected 0.5 to 12 us"),
-        ({"edge_tiles.out_of_step_rows": math.inf}, "out_of_step_rows is inf"),
+        ({"edge_tiles.row_clk": math.inf}, "row_clk is inf"),
         ({"launch.kernel_us": "3"}, "number launch.kernel_us is '3'"),
         ({"launch.kernel_us": True}, "number launch.kernel_us is True"),
         ({"launch.lunch_us": 3.0}, "unknown number 'launch.lunch_us'"),

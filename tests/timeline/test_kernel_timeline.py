@@ -139,12 +139,11 @@ def test_the_mean_cta_waits_less_for_data_than_the_slowest():
     drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
     # One wave of 128 tiles, whose loads take almost three times as long as its MMAs.
     assert tile.full_wave_us > 2.9 * tile.period_us
-    loads_us = tile.full_wave_us - tile.unhidden_us
     # 64 k tiles through 13 stages: 12 after the first one come with no output on its way, the others as long
     # as the wave lasts. The warp has its MMAs under way 0.05 us after the data, and waits again.
     assert drawn.trace.info.stages == 13
     burst_us = 12 * (0.87 * tile.operands_us / 64 - 0.05)
-    later_us = 51 * ((0.87 * loads_us + tile.unhidden_us) / 64 - 0.05)
+    later_us = 51 * (0.87 * tile.full_wave_us / 64 - 0.05)
     assert waited_us(drawn) == pytest.approx(burst_us + later_us)
 
 
@@ -166,8 +165,7 @@ def test_over_several_waves_the_mean_cta_is_nearer_to_the_slowest():
     kernel, of = (2048, 2048, 2048, (64, 64)), {"regime": "counters", "residual": "off"}
     drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
     # Eight waves: 1 / 0.87 - 1 over the root of eight is 0.0528. Loads go on while the tile is stored.
-    loads_us = (tile.full_wave_us - tile.unhidden_us) / 1.0528
-    each_us = (loads_us + tile.unhidden_us) / 32
+    each_us = tile.full_wave_us / 1.0528 / 32
     ahead = (tile.period_us - 32 * tile.mma_us) / each_us
     waits_us = [
         min(max((step - ahead) * each_us - (step - 1) * tile.mma_us, 0.0), each_us - 0.05)
@@ -184,7 +182,7 @@ def test_output_on_the_way_of_operands_holds_up_no_mmas():
     tile = tile_times(*kernel, schedule="pingpong", **of)
     # Four k tiles of 32 KB are loaded, and a tile of 32 KB is stored. Eight waves as above: all of it takes
     # the mean CTA longer than its MMA warps, the operands alone do not.
-    waves_us = (tile.full_wave_us - tile.unhidden_us) / 1.0528
+    waves_us = tile.full_wave_us / 1.0528
     operands = tile.operands_us / max(tile.loads_us.values())
     assert operands * waves_us < tile.period_us < waves_us
     waited_us = drawn.trace.of_tiles("mma").query("cta == 0").sort_values("start_us")["waited_us"]
@@ -201,7 +199,7 @@ def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
         # The mean CTA needs 0.87 of the slowest's time, the fastest 0.74: of the first load, too.
         first_us = first_load_us(tile, few_rows=kernel[0] == 16)
         waves_us = found["wave skew"] - found["start skew"] - 0.26 * first_us
-        skews[kernel[0]] = waves_us, tile.full_wave_us - tile.unhidden_us, tile.period_us
+        skews[kernel[0]] = waves_us, tile.full_wave_us, tile.period_us
     waves_us, loads_us, _ = skews[16]
     assert waves_us == pytest.approx(0.26 * loads_us, abs=0.01)
     # 1,024 tiles on 132 SMs: seven complete waves, the fourth of them in the middle. The fastest CTA is ahead

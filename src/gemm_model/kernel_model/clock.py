@@ -82,11 +82,11 @@ def capped_clock_share(
 ) -> Values:
     """The clock over boost [1], at most 1, at which work that scales with the clock meets the power cap.
 
-    It solves idle + dram + clocked x share x voltage(share)^2 = cap, which is cubic in the share above the
-    voltage floor and linear below it.
+    It solves idle + dram + clocked x share x voltage(share)^2 = steady_share x cap, which is cubic in the share
+    above the voltage floor and linear below it.
     """
     floor = power.voltage_floor
-    budget = maximum(cap_w - idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
+    budget = maximum(power.steady_share * cap_w - idle_w - dram_w, 1.0) / maximum(clocked_w_at_boost, 1e-9)
     linear = budget / (floor * floor)
     # A budget of 1 or more gives a share of 1; without a cap the budget is infinite.
     cube = _cube_root(minimum(budget, 1.0))

@@ -57,7 +57,7 @@ class Wave:
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
     fill_us: Values
-    """Out-of-bounds fill of the clusters that have most of it; above 0 where there is none, since shares of
+    """Out-of-bounds fill; above 0 where there is none, since shares of
     it are formed."""
     hidden_fill_us: Values
     """The part of it that the loads hide if they last long."""
@@ -65,8 +65,6 @@ class Wave:
     """DRAM, and after it the latency of what is under way: queues in a row."""
     stores_us: Values
     """Writing the outputs to L2, as far as the MMA warps wait for it."""
-    unhidden_us: Values
-    """What L2 and DRAM do not hide of each other."""
     evened_out: bool
     """Whether fast clusters compute tiles in slow ones' place: it lasts as long as the mean one then."""
     next_us: Values
@@ -131,16 +129,14 @@ class Waves:
 
         `clk_us` is the length of a clock.
         """
-        overlap, edge = self.overlap, self.edge
+        overlap = self.overlap
         port = power(wave.port_clk * clk_us, overlap.port_l2_order)
         loads_us = root(port + wave.l2_power, overlap.port_l2_order)
         if not is_zero(wave.arriving_clk):
             loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
-        if edge is not NO_EDGE:
-            slow_us = loads_us * edge.slow_load
-            in_turn_us = slow_us + wave.fill_us
-            hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
-            loads_us = _among_clusters(in_turn_us - hidden_us, loads_us * edge.fast_load, edge, wave)
+        if self.edge is not NO_EDGE:
+            in_turn_us = loads_us + wave.fill_us
+            loads_us = in_turn_us - wave.hidden_fill_us * loads_us / in_turn_us
         if not is_zero(wave.round_trips_clk):
             loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, overlap.loads_dram_order)
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
@@ -149,20 +145,13 @@ class Waves:
         fetched_us = root(fetched, overlap.loads_dram_order)
         if wave.stall is not None:
             fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
-        slowest_us = maximum(math_us, fetched_us) + wave.unhidden_us
+        slowest_us = maximum(math_us, fetched_us)
         if not is_zero(wave.next_us):
             slowest_us = maximum(slowest_us, wave.next_us)
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
 _new_waves = constructor(Waves)
-
-
-def _among_clusters(slow_us: Values, fast_us: Values, edge: EdgeFill, wave: Wave) -> Values:
-    """The loads that a wave waits for, of clusters with fill and of those without."""
-    if wave.evened_out:
-        return fast_us + edge.slow_share * (slow_us - fast_us)
-    return maximum(slow_us, fast_us)
 
 
 @formula_record
@@ -267,7 +256,6 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
         hidden_fill_us=asked.edge.hidden * filled_us,
         dram_us=dram_us,
         stores_us=each.stores_us * tiles,
-        unhidden_us=overlap.l2_dram_loss * minimum(l2_tile_us, each.dram_us) * tiles,
         evened_out=share.evened_out,
         next_us=(kernel.gpu.next_cluster_us or 0.0) if share.evened_out else 0.0,
         l2_power=power(l2_us, overlap.port_l2_order),

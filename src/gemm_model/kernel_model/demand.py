@@ -60,7 +60,7 @@ _new_demand = constructor(Demand)
 def demand_of(kernel: Kernel) -> Demand:
     """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
     edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
-    moved = traffic(kernel, edge)
+    moved = traffic(kernel)
     step = k_tile(
         kernel.batch,
         kernel.gpu,

@@ -14,9 +14,6 @@ from gemm_model.core.elementwise import (
     is_zero,
     maximum,
     minimum,
-    negated,
-    remainder,
-    sqrt,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
@@ -34,25 +31,12 @@ ROUNDING = 1e-6
 
 @formula_record
 class EdgeFill:
-    """Out-of-bounds fill of the resident clusters that have most of it; each field is a number or an
-    array.
-    """
+    """Out-of-bounds fill of the resident clusters; each field is a number or an array."""
 
     bytes_per_wave: Values
-    """Fill bytes of a full wave if every cluster were like the slowest."""
-    slow_load: Values
-    """Loads of rows inside for the slowest clusters, over the mean of all clusters."""
-    fixed: Flags
-    """Whether some clusters have only edge tiles and the others none."""
-    fast_load: Values
-    """`slow_load` of clusters without fill; 0 if all clusters take turns with edge tiles."""
-    slow_share: Values
-    """Share of clusters that are the slowest; 1 if all clusters take turns."""
+    """Fill bytes of a full wave."""
     hidden: Values
-    """Overlap of fill and loads in the slowest clusters, as a share of half their harmonic mean."""
-    a_in_step: Values
-    """Share of the requests for A that still merge despite the fill."""
-    b_in_step: Values
+    """Overlap of fill and loads, as a share of half their harmonic mean."""
     readers: Values
     """CTAs that read the same box, of the operand with more fill."""
 
@@ -60,17 +44,7 @@ class EdgeFill:
 _new_fill = constructor(EdgeFill)
 
 
-NO_EDGE = EdgeFill(
-    bytes_per_wave=0.0,
-    slow_load=1.0,
-    fixed=False,
-    fast_load=0.0,
-    slow_share=1.0,
-    hidden=0.0,
-    a_in_step=1.0,
-    b_in_step=1.0,
-    readers=0.0,
-)
+NO_EDGE = EdgeFill(bytes_per_wave=0.0, hidden=0.0, readers=0.0)
 """No fill: a row whose tiles match the matrix."""
 
 
@@ -82,8 +56,6 @@ class _Edge:
     """Share of the last row of clusters that lies outside."""
     rows: Values
     """Rows of clusters."""
-    fixed: Flags
-    """Whether a resident cluster keeps its row for all its tiles."""
     along: Values
     """CTAs of a cluster along the operand's extent; each half of a pair's B is one."""
     sharers: Values
@@ -99,52 +71,25 @@ def edge_fill(
     filled_m, filled_n = schedule.filled_m, schedule.filled_n
     if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
         return NO_EDGE
-    order = multicast = numbers.edge_tiles
-    holders = resources.b_holders
-    a_edge, b_edge = _edges(batch, schedule, holders, order)
-    rows_m, rows_n, fixed_m, fixed_n = a_edge.rows, b_edge.rows, a_edge.fixed, b_edge.fixed
-    a_bytes = batch.cta_m * batch.a_bytes_per_element
-    b_bytes = batch.cta_n / holders * batch.b_bytes_per_element
-    fill_a, fill_b = a_bytes * _fill_cost(a_edge, multicast), b_bytes * _fill_cost(b_edge, multicast)
-    a_turn, b_turn = where(fixed_m, 1.0, 1.0 / rows_m), where(fixed_n, 1.0, 1.0 / rows_n)
-    # A tile over both edges has both operands filled at once; if few tiles are, the others wait for them.
-    few = (rows_m <= order.fixed_rows) & (rows_n <= order.fixed_rows)
-    both = where(few, minimum(fill_a * b_turn, fill_b * a_turn), 0.0)
-    fill = fill_a + fill_b - both
-    mean = a_bytes * filled_m + b_bytes * filled_n
-    # Shares of the mean load for clusters that keep an edge, for the others, and for those that take turns.
-    a_share, b_share = a_bytes / mean, b_bytes / mean
-    a_mean, b_mean = a_share * filled_m, b_share * filled_n
-    slow_a = where(fixed_m, a_share * (1.0 - a_edge.outside), a_mean)
-    slow_b = where(fixed_n, b_share * (1.0 - b_edge.outside), b_mean)
-    fixed = fixed_m | fixed_n
-    fast_load = where(fixed_m, a_share, a_mean) + where(fixed_n, b_share, b_mean)
+    known, holders = numbers.edge_tiles, resources.b_holders
+    a_edge, b_edge = _edges(batch, schedule, holders)
+    fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(a_edge, known)
+    fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(b_edge, known)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return _new_fill(
-        bytes_per_wave=fill * (ctas * schedule.k_tiles * resources.cta_k),
-        slow_load=slow_a + slow_b,
-        fixed=fixed,
-        fast_load=where(fixed, fast_load, 0.0),
-        slow_share=where(fixed_m, 1.0 / rows_m, where(fixed_n, 1.0 / rows_n, 1.0)),
-        hidden=where(_two_way(batch), multicast.two_way_hidden, 0.0),
-        a_in_step=1.0 - _out_of_step(a_edge, batch.cta_m, order),
-        b_in_step=1.0 - _out_of_step(b_edge, batch.cta_n / holders, order),
+        bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * resources.cta_k),
+        hidden=where(_two_way(batch), known.two_way_hidden, 0.0),
         readers=where(fill_a >= fill_b, a_edge.readers, b_edge.readers),
     )
 
 
-def _edges(
-    batch: GemmBatch, schedule: TileSchedule, holders: Values, order: EdgeTiles
-) -> tuple[_Edge, _Edge]:
+def _edges(batch: GemmBatch, schedule: TileSchedule, holders: Values) -> tuple[_Edge, _Edge]:
     """Where the tiles of A and those of B lie over the edge."""
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
-    walked_m = (rows_m <= schedule.group) & schedule.minor_is_m
-    walked_n = (rows_n <= schedule.group) & negated(schedule.minor_is_m)
     a_edge = _Edge(
         outside=minimum((1.0 - schedule.filled_m) * rows_m, 1.0),
         rows=rows_m,
-        fixed=_fixed(schedule, rows_m, walked_m, order),
         along=batch.cluster_m,
         sharers=batch.cluster_n,
         readers=rows_n * batch.cluster_n,
@@ -152,7 +97,6 @@ def _edges(
     b_edge = _Edge(
         outside=minimum((1.0 - schedule.filled_n) * rows_n, 1.0),
         rows=rows_n,
-        fixed=_fixed(schedule, rows_n, walked_n, order),
         along=batch.cluster_n * holders,
         sharers=batch.cluster_m / holders,
         readers=rows_m * batch.cluster_m,
@@ -165,50 +109,19 @@ def _two_way(batch: GemmBatch) -> Flags:
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
-def _out_of_step(edge: _Edge, tile: Values, order: EdgeTiles) -> Values:
-    """Share of an operand's requests that no longer merge.
-
-    A CTA with fill advances at another pace than its neighbours. The share falls with the root of the rows of
-    clusters: the more rows, the fewer neighbours have fill.
-    """
-    if is_zero(edge.outside):
-        return 0.0
-    whole = floor(edge.outside * edge.along + ROUNDING)
-    rows_outside = maximum(edge.outside * edge.along - whole, 0.0) * tile
-    return minimum(rows_outside / order.out_of_step_rows, 1.0) / sqrt(edge.rows)
-
-
-def _fixed(schedule: TileSchedule, rows: Values, walked: Flags, order: EdgeTiles) -> Flags:
-    """Whether a resident cluster keeps its row (or column) of the output for all its tiles.
-
-    It does with a single tile, or if rows are walked first and their number divides the clusters.
-    """
-    returns = walked & (remainder(schedule.resident, rows) < 0.5)
-    few = (rows > 1.0) & (rows <= order.fixed_rows)
-    return few & (returns | (schedule.tiles <= schedule.resident))
-
-
-def _fill_cost(edge: _Edge, multicast: EdgeTiles) -> Values:
+def _fill_cost(edge: _Edge, known: EdgeTiles) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
-    Each CTA that shares a tile by multicast requests a box of it. Fill costs less if fewer SMs have it:
-    clusters that keep their row have all of it or none, the others take turns. The roots come from timings of
-    decode shapes. A box that few CTAs read costs less: SMs that fill the same box wait for one another, those
-    that fill boxes of other matrices of a batch do not.
+    Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row.
     """
     if is_zero(edge.outside):
         return 0.0
     boxes = edge.along * edge.sharers
     whole = floor(edge.outside * boxes + ROUNDING)
     part = maximum(edge.outside * boxes - whole, 0.0)
-    part = part * where(whole > 0.0, multicast.shared_cost, 1.0)
-    in_boxes = (multicast.whole_box_cost * whole + part) / boxes
-    crowded = where(edge.along * edge.sharers > 1.0, 1.0, minimum(edge.readers / multicast.crowd_ctas, 1.0))
-    share = where(edge.sharers > 1.0, in_boxes, edge.outside) * crowded
-    share = share * where(edge.sharers >= 4.0, multicast.shared_cost, 1.0)
-    root = sqrt(edge.rows)
-    several = where(edge.sharers > 1.0, root, sqrt(root))
-    return where(edge.fixed, share / several, share / edge.rows)
+    in_boxes = (whole + part * where(whole > 0.0, known.shared_cost, 1.0)) / boxes
+    share = where(edge.sharers > 1.0, in_boxes, edge.outside)
+    return share * where(edge.sharers >= 4.0, known.shared_cost, 1.0) / edge.rows
 
 
 def crowding(
@@ -233,27 +146,7 @@ def crowding(
 
     def crowded(clusters: Values) -> Values:
         busy = clusters * cluster_share
-        felt = _felt_by_fours(busy, clusters, ctas_per_cluster, gpu, numbers.edge_tiles.gpc_share)
-        device = minimum(felt, ONE_SM_OF_EACH_TPC) + further * maximum(felt - ONE_SM_OF_EACH_TPC, 0.0)
+        device = minimum(busy, ONE_SM_OF_EACH_TPC) + further * maximum(busy - ONE_SM_OF_EACH_TPC, 0.0)
         return cost * device / busy
 
     return crowded
-
-
-def _felt_by_fours(
-    busy: Values, clusters: Values, ctas_per_cluster: Values, gpu: GpuSpec, gpc_share: float
-) -> Values:
-    """Share of the SMs that compete for fill with clusters of four.
-
-    Clusters of four spread evenly over the GPCs; on an H200 seven GPCs hold four of them and one holds two. A
-    GPC that holds a cluster of 16 holds four clusters of four, so the occupancy query gives their number.
-    """
-    large = gpu.resident_clusters.get(16)
-    if large is None or (is_number(ctas_per_cluster) and ctas_per_cluster != 4):
-        return busy
-    at_once = gpu.clusters_at_once(4)
-    small = max(at_once - 4 * large, 0)
-    gpcs = large + (small > 0)
-    on_fullest = maximum(ceil(clusters / gpcs), ceil((clusters - small) / large))
-    by_gpc = on_fullest / 4.0 * (at_once * 4 / gpu.sm_count)
-    return where(ctas_per_cluster == 4, busy + gpc_share * (by_gpc - busy), busy)

@@ -112,7 +112,7 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     bound = math_us >= fetched_us + waits_us
     mathed, fetched = where(bound, wave.count, 0.0), where(bound, 0.0, wave.count)
     if not is_zero(wave.next_us):
-        asked = wave.next_us > maximum(math_us, fetched_us + waits_us) + wave.unhidden_us
+        asked = wave.next_us > maximum(math_us, fetched_us + waits_us)
         parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
         mathed, fetched = where(asked, 0.0, mathed), where(asked, 0.0, fetched)
     _add_math(parts, found, wave, mathed * math_us)
@@ -132,10 +132,6 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
             parts[name] = parts[name] + weight * of_loads * part
     _add_dram(parts, found, wave, share, fetched * (1.0 - of_ring) * fetched_us)
     parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
-    shorter = where(wave.l2_us < wave.dram_us, 1.0, 0.0)
-    unhidden_us = (mathed + fetched) * wave.unhidden_us
-    parts[L2] = parts[L2] + unhidden_us * shorter
-    parts[DRAM] = parts[DRAM] + unhidden_us * (1.0 - shorter)
 
 
 def _waits_for_load(geometry: Geometry, times: KernelTime) -> Values:
@@ -202,14 +198,9 @@ def _loads(
     }
     if edge is NO_EDGE:
         return shares, 0.0, loads_us
-    slow_us, fill_us = loads_us * edge.slow_load, wave.fill_us
-    in_turn_us = slow_us + fill_us
-    hidden_us = wave.hidden_fill_us * slow_us / in_turn_us
-    slowest_us, fast_us = in_turn_us - hidden_us, loads_us * edge.fast_load
-    felt_us = fill_us - hidden_us * slow_us / in_turn_us
-    if wave.evened_out:
-        return shares, edge.slow_share * felt_us, fast_us + edge.slow_share * (slowest_us - fast_us)
-    return shares, where(slowest_us >= fast_us, felt_us, 0.0), maximum(slowest_us, fast_us)
+    in_turn_us = loads_us + wave.fill_us
+    hidden_us = wave.hidden_fill_us * loads_us / in_turn_us
+    return shares, wave.fill_us - hidden_us * loads_us / in_turn_us, in_turn_us - hidden_us
 
 
 def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> None:

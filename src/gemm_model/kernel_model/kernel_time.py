@@ -210,8 +210,6 @@ class TileTimes:
 
     full_wave_us: float
     """From one tile to the next in a full wave."""
-    unhidden_us: float
-    """The part of full_wave_us that L2 and DRAM do not hide of each other."""
     load_us: float
     """Loads of one k tile at the L2-to-SM bandwidth."""
     latency_us: float
@@ -252,7 +250,6 @@ def tile_times(
     }
     return TileTimes(
         full_wave_us=float(found.work.wave_us(full, 1.0 / clk)),
-        unhidden_us=float(full.unhidden_us),
         load_us=float(step.loads_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(found.asked.tile.epilogue_clk / clk),

@@ -18,14 +18,11 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
+from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.spilling import spilled_clk
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion
-
-HELD_SHARE = 0.5
-"""Share of a stage's MMAs that the held stage counts already [1]; rings that hold one; QuACK's rings of 2 and 3
-stages take load + port + f MMAs, f = 0.15 to 0.62 (h200, planted)."""
 
 
 @formula_record
@@ -102,7 +99,7 @@ def beside_held(resources: Resources) -> Values:
     Warps that multiply too issue a load after the MMAs in their code, so that all of them lie before it.
     """
     held = minimum(maximum(resources.stages - resources.loads_under_way, 0.0), 1.0)
-    return 1.0 - HELD_SHARE * held * (1.0 - resources.in_step)
+    return 1.0 - kernel_model_numbers().held_math_share * held * (1.0 - resources.in_step)
 
 
 def math_clk(

@@ -25,14 +25,11 @@ from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive, write_archive
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.kernel_time import KernelTime
+from gemm_model.kernel_model.numbers import kernel_model_numbers
 
 LIMIT = 0.08
 """The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the
 answer."""
-ALL_SUPPORTED, NONE_SUPPORTED = 0.9, 0.8
-"""Settled clock over boost [1] down to which trees correct in full, and at which not at all; under a power cap; on
-2,361 rows at a settled clock (h200), which no tree has seen, the 855 capped ones are 4.6 % off with the whole
-correction, 4.7 without and 4.2 so."""
 OFF = "off"
 AUTO = "auto"
 SUFFIX = ".residual.npz"
@@ -114,7 +111,9 @@ def _alignment(pitch_bytes: Values) -> Values:
 
 def supported_share(settled_clk_share: Values) -> Values:
     """The share of a correction [1] that a kernel at `settled_clk_share` of the boost clock [1] supports."""
-    return maximum(minimum((settled_clk_share - NONE_SUPPORTED) / (ALL_SUPPORTED - NONE_SUPPORTED), 1.0), 0.0)
+    known = kernel_model_numbers()
+    none, whole = known.trees_least_clk_share, known.trees_whole_clk_share
+    return maximum(minimum((settled_clk_share - none) / (whole - none), 1.0), 0.0)
 
 
 def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -> FloatArray:

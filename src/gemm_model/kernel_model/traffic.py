@@ -18,7 +18,6 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import further_pieces
-from gemm_model.kernel_model.edge_tiles import EdgeFill
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.numbers import kernel_model_numbers
@@ -69,7 +68,7 @@ class Traffic:
 _new_traffic = constructor(Traffic)
 
 
-def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
+def traffic(kernel: Kernel) -> Traffic:
     """The bytes of a kernel by level of memory.
 
     In a chain, a kernel's outputs evict those of the kernel before, which may be A. Outputs that L2 keeps
@@ -80,7 +79,7 @@ def traffic(kernel: Kernel, edge: EdgeFill) -> Traffic:
     output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
     read_once = operands + sources
     panels = _wave_panels(batch, schedule)
-    asked = _requests(kernel, edge)
+    asked = _requests(kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
     requests = asked.requests * k_bytes
@@ -128,7 +127,7 @@ class _Requests:
     merged: Values
 
 
-def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
+def _requests(kernel: Kernel) -> _Requests:
     """The requests of one CTA: by multicast, the CTAs of a cluster row share A, those of a column share B.
 
     A pair of CTAs on one MMA shares B without multicast: each CTA requests its half.
@@ -146,8 +145,8 @@ def _requests(kernel: Kernel, edge: EdgeFill) -> _Requests:
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
-    a_merged = coalescing.share * a_alone * edge.a_in_step * a_asked * a_equal
-    b_merged = coalescing.share * b_alone * edge.b_in_step * b_asked * b_equal
+    a_merged = coalescing.share * a_alone * a_asked * a_equal
+    b_merged = coalescing.share * b_alone * b_asked * b_equal
     merged = a_merged + b_merged
     a_outside = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * (1.0 - schedule.filled_m)
     b_outside = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * (1.0 - schedule.filled_n)

@@ -260,7 +260,6 @@ class Overlap:
 
     port_l2_order: float
     loads_dram_order: float
-    l2_dram_loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,14 +281,9 @@ class EdgeTiles:
     further_sm: float
     further_sm_in_step: float
     further_sm_of_pairs: float
-    crowd_ctas: float
-    whole_box_cost: float
     shared_cost: float
     two_way_cost: float
-    gpc_share: float
     two_way_hidden: float
-    fixed_rows: float
-    out_of_step_rows: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +338,7 @@ class Power:
     pj_per_l2_byte: float
     pj_per_dram_byte: float
     voltage_floor: float
+    steady_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

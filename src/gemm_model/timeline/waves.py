@@ -119,10 +119,9 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
     tile = _stretched(tile, stretch)
     longer = float(waves_us / (times.waves_us * stretch)) if times.waves_us > 0 else 1.0
     full = int(schedule.full_waves)
-    lengths, tiles = np.full(full, tile.full_wave_us * longer), np.ones(full)
+    lengths = np.full(full, tile.full_wave_us * longer)
     if schedule.last_tiles > 0:
         lengths = np.append(lengths, waves_us - lengths.sum())
-        tiles = np.append(tiles, schedule.last_tiles / schedule.resident)
     start = launch_us + first_us + np.concatenate([[0.0], np.cumsum(lengths)])
     clusters, ctas = int(schedule.resident), int(batch.cluster_m * batch.cluster_n)
     numbers = evaluation.known.calibration.within_phases
@@ -144,8 +143,8 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
         clusters=clusters,
         ctas=ctas,
         times=tile,
-        data_wait_us=_data_wait_us(evaluation, tile, lengths, tiles, read_us),
-        skew_us=grid_us + _loaded_apart_us(numbers, tile, lengths, tiles, before_us[1]),
+        data_wait_us=_data_wait_us(evaluation, tile, lengths, read_us),
+        skew_us=grid_us + _loaded_apart_us(numbers, tile, lengths, before_us[1]),
     )
 
 
@@ -165,7 +164,7 @@ def _tiles_in_waves(evaluation: PhysicalEvaluation, cta_start: FloatArray, start
 
 
 def _loaded_apart_us(
-    numbers: WithinPhases, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, first_us: float
+    numbers: WithinPhases, tile: TileTimes, lengths: FloatArray, first_us: float
 ) -> FloatArray:
     """Lead of the fastest CTA over the slowest at the end of each wave, from loads alone [us].
 
@@ -174,8 +173,7 @@ def _loaded_apart_us(
     its lead from wave to wave. The slowest changes, so that its lag grows with the root of the waves.
     """
     share = 1.0 - numbers.mean_share
-    loads_us = lengths - tile.unhidden_us * tiles
-    gained_us = np.clip((loads_us - tile.period_us) / 2.0, 0.0, share * loads_us)
+    gained_us = np.clip((lengths - tile.period_us) / 2.0, 0.0, share * lengths)
     lead_us, lag_us = np.cumsum(gained_us), np.sqrt(np.cumsum(gained_us**2))
     apart_us: FloatArray = 2.0 * share * first_us + lead_us + lag_us
     return apart_us
@@ -215,7 +213,7 @@ class _Supply:
 
 
 def _data_wait_us(
-    evaluation: PhysicalEvaluation, tile: TileTimes, lengths: FloatArray, tiles: FloatArray, read_us: float
+    evaluation: PhysicalEvaluation, tile: TileTimes, lengths: FloatArray, read_us: float
 ) -> FloatArray:
     """Waits of the mean CTA's MMA warps for data in each wave [us].
 
@@ -223,23 +221,20 @@ def _data_wait_us(
     one. Later k tiles are ready in time unless loads take the mean CTA longer than its MMA warps. The mean
     CTA has its data in `mean_share` of the slowest CTA's time, and closer to it over several waves, because
     the slowest CTA changes. If the operands alone arrive in time, output traffic delays stores and no MMAs.
-    The part of L2 and DRAM time that does not overlap delays all warps, in proportion to a wave's tiles
-    (`tiles`).
     """
     numbers, resources = evaluation.known.calibration.within_phases, evaluation.geometry.resources
     k_tiles, stages = int(evaluation.geometry.schedule.k_tiles), int(resources.stages)
     supply = _Supply(k_tiles, tile.mma_us, numbers.issue_us, read_us, in_flight=not resources.slow_sums)
     period_us = tile.period_us - tile.turns_us
-    unhidden_us = tile.unhidden_us * tiles
     share = 1.0 / (1.0 + (1.0 / numbers.mean_share - 1.0) / np.sqrt(len(lengths)))
     operands = tile.operands_us / max(tile.loads_us.values())
-    loads_us = share * (lengths - tile.turns_us - unhidden_us)
+    loads_us = share * (lengths - tile.turns_us)
     gap_us = period_us - k_tiles * tile.mma_us
     spilled_us = k_tiles * numbers.spilled_wait_us if resources.spilled_registers > 0 else 0.0
     waits_us = np.full(len(lengths), spilled_us)
     for wave, mean_us in enumerate(loads_us):
         late = operands * mean_us > period_us
-        each_us = (mean_us + unhidden_us[wave]) / k_tiles
+        each_us = mean_us / k_tiles
         if wave > 0:
             waits_us[wave] += supply.waits_us(each_us, gap_us / each_us).sum() if late else 0.0
             continue
