@@ -1,12 +1,16 @@
 """How well explanations are borne out: pairs of rows that differ in one setting, and counters.
 
     python benchmarks/explanations.py pairs --input data/measurements/h200/unseen.csv.gz
+    python benchmarks/explanations.py again --input data/measurements/h200/{repeats,burst,cutlass,splits}.csv.gz
     python benchmarks/explanations.py counters --input data/measurements/h200/counters_libraries.csv.gz
 
 Pairs: measured rows of one problem, card and library that differ in one setting alone. A sign counts where
 the times differ by more than 5 %; a size is right within a quarter of the difference or 3 % of the runtime.
 The difference is predicted as what-ifs are, with the first row's residual for both; with `--residual auto` as
 `explain --against` does, with the trees' correction of each.
+
+Again: how far pairs of the first table's rows, measured again, are told by their first measurement in the other
+tables, on another card: no model can do much better.
 
 Counters: which of tensor pipe, L2 and DRAM a profiler shows as busiest, or that none is above 60 %, against the
 unit that is predicted to be busiest, and against the limiter or one tied with it. Where none is busy, all other
@@ -17,7 +21,7 @@ with work, as Nsight's is of active cycles. L2's peak is the card's: a kernel is
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +54,8 @@ SETTINGS = {
 IDENTITY = (
     *("in_dtype", "b_dtype", "out_dtype", "m", "n", "k", "batch", "epilogue", "groups", "block_scaling"),
     *("kernel", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "schedule", "raster"),
-    *("swizzle", "stages", "split_k", "scheduler", "fast_accum", "warps", "l2", "regime", "gpu_uuid"),
+    *("swizzle", "stages", "split_k", "scheduler", "fast_accum", "warps", "l2", "regime"),
+    *("campaign", "gpu_uuid", "gpu_uuid_first"),
 )
 FELT = 0.05
 BUSY = 0.6
@@ -59,8 +64,8 @@ UNITS = ("TENSOR", "L2", "DRAM")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("pairs", "counters"))
-    parser.add_argument("--input", type=Path, action="append", required=True)
+    parser.add_argument("what", choices=("pairs", "again", "counters"))
+    parser.add_argument("--input", type=Path, nargs="+", required=True)
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--residual", default="off")
     arguments = parser.parse_args()
@@ -78,8 +83,12 @@ def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[
             for path, frame in zip(paths, frames, strict=True)
             for name, rows in usable(frame).groupby("kernel")
         ]
-    found = [pairs(usable(frame), gpu, residual) for frame in frames]
-    together = pd.concat(found)
+    if what == "again":
+        first = pd.concat(map(usable, frames[1:]))
+        found = [pairs(measured_twice(usable(frames[0]), first), lambda rows: rows["runtime_us_first"])]
+    else:
+        found = [pairs(usable(frame), lambda rows: predicted_us(rows, gpu, residual)) for frame in frames]
+    together = pd.concat(found, ignore_index=True)
     lines = [{"setting": name, **pair_figures(rows)} for name, rows in together.groupby("setting")]
     return [*lines, {"setting": "all", **pair_figures(together)}]
 
@@ -90,27 +99,29 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def pairs(rows: pd.DataFrame, gpu: GpuSpec, residual: str) -> pd.DataFrame:
-    """Measured and predicted ratio of times for neighbours among rows that differ in one setting."""
-    rows = rows.assign(predicted_us=predicted_us(rows, gpu, residual))
-    found = []
+def measured_twice(rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
+    """Rows of burst whose kernels `first` holds too, with its time and its card."""
+    rows, first = (each[each["regime"].fillna("burst") == "burst"].fillna("") for each in (rows, first))
+    same = [name for name in IDENTITY[:-3] if name in rows and name in first]
+    once = first.drop_duplicates(same)[[*same, "runtime_us", "gpu_uuid"]]
+    return rows.merge(once, on=same, suffixes=("", "_first"))
+
+
+def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) -> pd.DataFrame:
+    """Measured and told ratio of times for neighbours among rows that differ in one setting."""
+    rows = rows.assign(measured=rows["runtime_us"].astype(float), predicted=times_us(rows)).fillna("")
+    rows["predicted"], found = rows["predicted"].astype(float), []
     for setting, columns in SETTINGS.items():
         if not set(columns) & set(rows.columns):
             continue
         same = [name for name in IDENTITY if name in rows.columns and name not in columns]
         # A ring follows from the tile; rings alone are a setting of their own.
         varied = [name for name in columns if name in rows.columns and (name == setting or name != "stages")]
-        groups = rows.groupby(rows[same].astype(str).agg("|".join, axis=1), sort=False)
-        for _, group in groups:
-            if len(group) > 1:
-                found += list(_neighbours(setting, group.drop_duplicates(varied)))
-    return pd.DataFrame(found, columns=["setting", "measured", "predicted"])
-
-
-def _neighbours(setting: str, group: pd.DataFrame) -> Iterator[tuple[str, float, float]]:
-    measured, predicted = group["runtime_us"].to_numpy(float), group["predicted_us"].to_numpy(float)
-    for place in range(len(group) - 1):
-        yield setting, *(times[place + 1] / times[place] for times in (measured, predicted))
+        unlike = rows.drop_duplicates([*same, *varied])
+        times = unlike[["measured", "predicted"]]
+        after = unlike.groupby(same, sort=False)[["measured", "predicted"]].shift(-1)
+        found.append((after / times).dropna().assign(setting=setting))
+    return pd.concat(found, ignore_index=True)
 
 
 def predicted_us(rows: pd.DataFrame, gpu: GpuSpec, residual: str) -> FloatArray:
