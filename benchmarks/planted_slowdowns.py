@@ -7,12 +7,13 @@ The kernels are QuACK's on an H200, drawn at random, with faults whose effect is
 measures those of data/measurements/h200/planted.csv.gz, or of another table, again; it needs a Hopper GPU, QuACK
 and NVIDIA's ncu. Each row holds the fault ('' of the kernel without one) and the number of its kernel; three of
 ten kernels of the first draw are `held_out`, and all of the second. `judge` names the faults of the shipped rows
-that are at least 5 % slower for it, and prints how many are right.
+that are at least 5 % slower for it, and of kernels without one, and prints how many are right.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from measured import MEASUREMENTS
 
 from gemm_model.bench.rows import row_from_columns
 from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
 
 TABLES = MEASUREMENTS / "h200"
 HALF_OF_THE_SMS = "planted_slowdowns:HalfOfTheSms"
@@ -95,55 +97,49 @@ def judge(output: Path) -> None:
     }
     judged = []
     for _, row in counted.iterrows():
-        if row["fault"] not in FAULTS:
+        second, fault = row["campaign"].endswith("second"), row["fault"]
+        if fault not in ("", *FAULTS):
             continue
-        second = row["campaign"].endswith("second")
-        before = "warm" if row["fault"] == "cold_l2" else ""
-        slower = times_us[row["fault"], second, row["number"]] / times_us[before, second, row["number"]]
-        if slower >= SLOWER:
-            names = _suspected(dict(bases[second, row["number"]]), row)
+        before = "warm" if fault == "cold_l2" else ""
+        slower = times_us[fault, second, row["number"]] / times_us[before, second, row["number"]]
+        if slower >= SLOWER or not fault:
+            names = _named(dict(bases[second, row["number"]]), row)
             judged.append(
                 {
                     "set": "held out" if row["held_out"] == "1" else "design",
-                    "fault": row["fault"],
+                    "fault": fault or "none",
                     "slower": slower,
-                    "first": names[0] == row["fault"],
-                    "first two": row["fault"] in names[:2],
+                    "first": names[0] == fault,
+                    "first two": fault in names[:2],
                     "told": names[0],
                 }
             )
     frame = pd.DataFrame(judged)
     frame.to_csv(output, index=False)
-    for by in (["set"], ["set", "fault"]):
+    frame["planted"] = frame["fault"] != "none"
+    for by in (["set", "planted"], ["set", "fault"]):
         print(frame.groupby(by)[["first", "first two"]].agg(["size", "mean"]).round(3).to_string())
 
 
-def _suspected(base: dict[str, str], row: Any) -> list[str]:
-    """Names of the suspects, of the kernel that was meant and the counts of the one that ran."""
-    from gemm_model.integrations.nsight import SECTOR_BYTES
-    from gemm_model.kernel_model.faults import suspects
+def _named(base: dict[str, str], row: Any) -> list[str]:
+    """Names of the suspects, '' first where no fault is named, of the kernel that was meant."""
+    from gemm_model.integrations.nsight import SECTOR_BYTES, CountedKernel, beside
     from gemm_model.kernel_model.question import World
 
     meant = row_from_columns(base, regime="counters")
     l2 = "warm" if row["fault"] == "cold_l2" else "cold"
-    world = World(
-        problem=meant.problem,
-        config=replace(meant.config, kernel="quack"),  # type: ignore[type-var]
-        gpu=load_gpu("h200"),
-        options={"regime": "counters", "l2": l2},
-    )
-    ctas = 1.0
-    for extent in row["grid"].strip("()").split():
-        ctas *= float(extent)
+    options = {"regime": "counters", "l2": l2}
+    assert isinstance(meant.config, KernelConfig)
+    world = World(problem=meant.problem, config=meant.config, gpu=load_gpu("h200"), options=options)
+    same = ("duration_us", "sm_cycles", "dram_read_bytes", "smem_bytes_per_cta")
     counted = {
-        "duration_us": float(row["duration_us"]),
-        "dram_read_bytes": float(row["dram_read_bytes"]),
+        **{name: float(row[name]) for name in same},
         "l2_read_bytes": SECTOR_BYTES * float(row["l2_read_sectors"]),
         "l2_write_bytes": SECTOR_BYTES * float(row["l2_write_sectors"]),
-        "smem_bytes_per_cta": float(row["smem_bytes_per_cta"]),
-        "ctas": ctas,
+        "ctas": math.prod(map(float, row["grid"].strip("()").split())),
     }
-    return [each.fault.name for each in suspects(world, counted)]
+    found = beside(world, CountedKernel(name="", counted=counted))
+    return [*([""] if found.fault is None else []), *(each.fault.name for each in found.suspects)]
 
 
 def __getattr__(name: str) -> Any:

@@ -341,7 +341,7 @@ def ablation(
     bounds: Mapping[str, tuple[float, float]],
 ) -> Iterator[str]:
     """A row for each mechanism: held-out errors of the first fold without it, all others fitted again."""
-    plain = [table for table in tables if table.situation in ("", SPLIT_SITUATION)]
+    plain = [each for each in tables if each.situation in ("", SPLIT_SITUATION) and (each.folds == 0).any()]
     seen = groups_of(plain, gpu, 0)
     for name in ("nothing", *(each.name for each in MECHANISMS if each.name not in KIND_MECHANISMS)):
         off = frozenset({name}) & frozenset(MECHANISM_NAMES)

@@ -50,11 +50,14 @@ def test_counters_are_found_by_label_and_converted():
 
 
 def test_several_kernels_of_a_row_are_added():
-    lines = csv_text(profiled("gemm-row-3", "10,000", "15,000"), profiled("gemm-row-3", "2,000", "3,000"))
+    short, long = profiled("gemm-row-3", "2,000", "3,000"), profiled("gemm-row-3", "10,000", "15,000")
+    lines = csv_text([*short[:4], "(9, 1, 1)", *short[5:]], long)
     found = counters.parse_profiler_csv(lines)
     assert found[3]["duration_us"] == pytest.approx(12.0)
     assert found[3]["sm_cycles"] == 18000
     assert found[3]["registers_per_thread"] == 168
+    assert found[3]["grid"] == "(2 1 66)"  # of the longest
+    assert found[3]["l2_read_sectors"] == 2 * 128
 
 
 @pytest.mark.parametrize("lines", [[], ["==ERROR== no GPU"], ['"ID","Kernel Name"']])

@@ -1,6 +1,7 @@
 """Exports of Nsight Compute: read, laid beside predictions, and explained by a fault."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -126,12 +127,40 @@ def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):
     assert "COUNTED BESIDE PREDICTED" in text.out
     found = json.loads(gemm_model(*words, "--format", "json").out)
     assert found["result"]["kernel_name"] == NVJET
-    assert {row["what"] for row in found["rows"]} >= {"duration_us", "dram_read_bytes", "sm_clk_mhz"}
+    off = {row["what"]: row["spreads"] for row in found["rows"]}
+    assert set(off) >= {"duration_us", "dram_read_bytes", "sm_clk_mhz"}
+    most = max(off, key=lambda name: off[name] or 0.0)
+    assert f"differs most: {most}; usual causes: " in text.out
+    # The name tells the library where the words do not.
+    export(tmp_path / "b.csv", replace_cells(KERNEL, {1: "matmul_persistent"}))
+    told, said = (
+        gemm_model(*words[:-1], tmp_path / "b.csv", "--cta", "128x256", *more).out
+        for more in ((), ("--kernel", "triton"))
+    )
+    assert told == said
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1.05, None), (1.5, "no_multicast")])
+def test_a_fault_is_named_beyond_the_spreads_of_kernels_without_one(factor, named):
+    meant = world()
+    counted = {**counts_of(meant), "sm_cycles": 1e5}
+    counted["l2_read_bytes"] *= factor
+    found = beside(meant, CountedKernel(name="", counted=counted))
+    assert found.as_meant == pytest.approx(min(math.log(factor) / 0.1, 4.0) / math.sqrt(6))
+    assert (found.fault and found.fault.fault.name) == named
+
+
+def test_partial_sums_are_no_writes_to_a_profiler():
+    meant = world(kernel="cutlass", split_k=2, scheduler="split_k")
+    counted = {**counts_of(meant), "sm_cycles": 1e5, "l2_write_bytes": 1e3}
+    found = beside(meant, CountedKernel(name="", counted=counted))
+    assert found.as_meant == 0.0
+    assert "l2_write_bytes" not in {row["what"] for row in found.rows}
 
 
 def test_the_command_compares_two_kernels_and_two_cards(gemm_model):
     words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128", "--against")
-    for against in ("128x256,cluster=2x1,kernel=cutlass", "h100_sxm"):
+    for against in ("128x256,cluster=2x1,kernel=cutlass", "h100_sxm", "cluster=2x1", "cublas"):
         found = json.loads(gemm_model(*words, against, "--format", "json").out)
         for by in ("setting", "resource"):
             added = sum(row["added_us"] for row in found["rows"] if row["by"] == by)

@@ -9,12 +9,12 @@ import torch  # noqa: E402
 from gemm_model import GemmProblem, rank  # noqa: E402
 from gemm_model.core.errors import InputError  # noqa: E402
 from gemm_model.core.gpu import load_gpu  # noqa: E402
+from gemm_model.core.problem import swapped  # noqa: E402
 from gemm_model.integrations.quack import (  # noqa: E402
     candidate_of,
     early_config_prune,
     gemm_config,
     problem_of,
-    swapped,
     write_tuning_cache,
 )
 from gemm_model.kernels.emit import quack_arguments  # noqa: E402

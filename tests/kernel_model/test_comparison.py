@@ -8,7 +8,7 @@ from gemm_model import predict
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernel_model.comparison import difference
 from gemm_model.kernel_model.question import World
 
@@ -17,6 +17,7 @@ FIRST = World(
     config=KernelConfig(cta_m=128, cta_n=128, kernel="quack"),
     gpu=load_gpu("h200"),
 )
+TURNED = "tile and cluster and operands swapped"
 WIDE = replace(FIRST.config, cta_n=256, mma_n=256, cluster_m=2)
 
 
@@ -27,6 +28,8 @@ WIDE = replace(FIRST.config, cta_n=256, mma_n=256, cluster_m=2)
         (replace(FIRST, config=replace(WIDE, kernel="cutlass")), {"tile", "cluster", "library", "residual"}),
         (replace(FIRST, options={"l2": "warm"}), {"launch context", "residual"}),
         (FIRST, set()),
+        (replace(FIRST, problem=swapped(FIRST.problem), config=WIDE), {TURNED, "residual"}),
+        (replace(FIRST, config=replace(WIDE, fast_accum=True)), {"cluster", "tile and sums", "residual"}),
     ],
 )
 def test_both_ways_of_sharing_out_add_up(second, settings):

@@ -11,8 +11,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import GemmModelError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
-from gemm_model.integrations.quack import swapped
+from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World, parse_change

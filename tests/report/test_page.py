@@ -87,6 +87,8 @@ def test_page_without_measurements_leaves_out_their_plots_and_says_so(tmp_path):
             ],
         ),
         (["rank", *SHAPE], ["Ranking", "Tile against cluster"]),
+        (["explain", *SHAPE], ["Limited by", "Way to the peak", "Roofline by level", "What if", "Waves"]),
+        (["explain", *SHAPE, "--against", "cublas"], ["By setting", "By resource"]),
         (["simulate", *SHAPE, "--cta", "128x256"], ["Timeline", "Ring stages taken"]),
         (
             ["portfolio", "--input", "SHAPES", "--max-kernels", "2"],

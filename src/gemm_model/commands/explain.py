@@ -13,11 +13,12 @@ from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.kernels.registry import sums_stay
+from gemm_model.kernels.registry import family_of, sums_stay
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
+    from gemm_model.core.gpu import GpuSpec
     from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
     from gemm_model.core.problem import GemmProblem
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
     from gemm_model.kernel_model.question import World
 
 MODEL = "KernelModel"
-MEASURED = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?us")
-"""A time beside which a prediction is laid."""
+MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
+"""A time beside which a prediction is laid: a number and its unit."""
 IN_RESULT = (
     *("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy"),
 )
 """Fields of an explanation in JSON."""
 IN_TABLE = ("kernel", "tile", "m", "n", "k", "calls", "measured_us", "predicted_us", "lost_us", "limiter")
 """Columns of a profile's text."""
+MOST_US = 1e12
+"""A measured time is shorter [us]; `--against`; chosen: twelve days are no kernel's."""
 NAME = 40
 """Characters of a kernel's name [1]; tables of a profile; chosen."""
 BAR = 40
@@ -48,6 +51,7 @@ EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
     "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
+    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against cublas --html difference.html",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --gpu h200,h100_sxm",
     "--m 4096 --n 4096 --k 4096 --cta 128x128 --against 260us",
     "--m 4096 --n 4096 --k 4096 --cta 128x256 --ncu report.csv",
@@ -62,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_config(parser)
     kinds.add_kinds(parser)
     add_options(parser, "explain")
+    common.add_page(parser, "the kernel, or with --against the difference")
     attention.add_attention(parser)
 
 
@@ -69,7 +74,7 @@ def run(args: argparse.Namespace) -> Document:
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.kernel_model.question import World
 
-    common.check_document(args)
+    common.check_document(args, args.html)
     if compare.cards_asked(args):
         return compare.compare(args, _answer)
     if attention.asked(args):
@@ -88,6 +93,10 @@ def run(args: argparse.Namespace) -> Document:
     if expected is not None:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
+    if args.html is not None:
+        from gemm_model.report.page.kernel import kernel_page
+
+        common.write_page(kernel_page(problem, found, chosen.gpu, _called(config, chosen.gpu)), args.html)
     result = {
         "problem": problem_fields(problem),
         "kernel": kernel_fields(config),
@@ -108,7 +117,7 @@ def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, Ke
     """
     from gemm_model.choice.expected import rank_routing
     from gemm_model.choice.selection import Ranker, describe
-    from gemm_model.integrations.quack import swapped
+    from gemm_model.core.problem import swapped
 
     problem, routing = kinds.problem(args), kinds.routing(args)
     if args.cta is not None:
@@ -140,7 +149,8 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
 
     if attention.asked(args):
         return attention.explained(args)
-    common.refuse_given(args, (*kinds.ROUTING, "against", "what_if", "ncu", "profile"), "with several cards")
+    asked = (*kinds.ROUTING, "against", "what_if", "ncu", "profile", "html")
+    common.refuse_given(args, asked, "with several cards")
     chosen = settings_of(args)
     problem, config, _ = _kernel(args, chosen)
     found = explain(problem, config, chosen.gpu, chosen.options)
@@ -163,34 +173,76 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
     """The difference of two kernels, by setting and by resource."""
-    from gemm_model.choice.selection import parse_description
-    from gemm_model.core.gpu import load_gpu
     from gemm_model.kernel_model.comparison import difference
 
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
     if measured := MEASURED.fullmatch(args.against):
-        if not float(measured[1]):
-            raise InputError(f"--against {args.against}; expected a time above 0")
-        return _run_measured(chosen, first, float(measured[1]))
-    words = common.listed(args.against)
-    if not words:
-        raise InputError("--against is empty; expected a kernel, such as 128x256,cluster=2x1, or a card")
-    # What is no tile and no setting is a card.
-    cards = [word for word in words if word[:1].isalpha() and "=" not in word]
-    kernel = ",".join(word for word in words if word not in cards)
-    values = {} if not kernel else {"mma_m": 0, "mma_n": 0, **parse_description(kernel)}
-    values.pop("swap_ab", None)
-    if values.get("kernel") in sums_stay():
-        values["fast_accum"] = True
-    gpu = load_gpu(cards[0]) if cards else chosen.gpu
-    found = difference(first, replace(first, config=replace(first.config, **values), gpu=gpu))
+        common.refuse_given(args, ("html",), "with a measured time")
+        try:
+            time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
+        except ValueError:
+            time_us = 0.0
+        if not 0.0 < time_us < MOST_US:
+            raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
+        return _run_measured(chosen, first, time_us)
+    second = _second(args, chosen, first)
+    found = difference(first, second)
+    names = [_called(each.config, each.gpu) for each in (first, second)]
+    if args.html is not None:
+        from gemm_model.report.page.kernel import difference_page
+
+        common.write_page(difference_page(first.problem, found, *names), args.html)
     rows = [
         {"by": by, "name": name, "added_us": added_us}
         for by, parts in (("setting", found.by_setting), ("resource", found.by_resource))
         for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
     ]
-    result = {"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us}
-    return _document(chosen, result, rows, lambda: _difference_text(found, args.against))
+    kernels = dict(zip(("first", "second"), names, strict=True))
+    result = {
+        **kernels,
+        **{"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us},
+    }
+    return _document(chosen, result, rows, lambda: _difference_text(found, *names))
+
+
+def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
+    """The kernel of --against: a library's fastest, or the first with other settings; and its card."""
+    from gemm_model.choice.selection import Ranker, parse_description
+    from gemm_model.core.gpu import load_gpu
+    from gemm_model.core.problem import swapped
+    from gemm_model.kernels.registry import families
+
+    words = common.listed(args.against)
+    names = [word for word in words if word[:1].isalpha() and "=" not in word]
+    libraries = [word for word in names if word in families()]
+    cards = [word for word in names if word not in libraries]
+    told = [word for word in words if word not in names]
+    if not words or max(len(cards), len(libraries)) > 1 or (libraries and told):
+        raise InputError(
+            f"--against is {args.against!r}; expected a library, such as cublas, or a kernel, such as "
+            "128x256,cluster=2x1, and at most one card"
+        )
+    gpu, problem = load_gpu(cards[0]) if cards else first.gpu, kinds.problem(args)
+    if libraries:
+        best = Ranker(gpu, family=libraries[0], options=dict(chosen.options)).rank(problem, 1).best.candidate
+        turned = swapped(problem) if best.swap_ab else problem
+        return replace(first, problem=turned, config=best.config, gpu=gpu)
+    if not told:
+        return replace(first, gpu=gpu)
+    own = [] if told[0][:1].isdigit() else [f"{first.config.cta_m}x{first.config.cta_n}"]
+    values = {"mma_m": 0, "mma_n": 0, **parse_description(",".join((*own, *told)))}
+    if values.pop("swap_ab", False):
+        problem = swapped(problem)
+    if values.get("kernel") in sums_stay():
+        values["fast_accum"] = True
+    return replace(first, problem=problem, config=replace(first.config, **values), gpu=gpu)
+
+
+def _called(config: KernelConfig, gpu: GpuSpec) -> str:
+    from gemm_model.choice.selection import describe
+    from gemm_model.kernels.candidates import Candidate
+
+    return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
 def _run_measured(chosen: Settings, world: World, measured_us: float) -> Document:
@@ -230,8 +282,9 @@ def _measured_text(found: Measured) -> str:
     return "\n".join([*lines, text_table(table)])
 
 
-def _difference_text(found: Difference, against: str) -> str:
-    lines = [f"{found.first_us:.4g} us; {against}: {found.second_us:.4g} us, {found.us:+.4g} us"]
+def _difference_text(found: Difference, first: str, second: str) -> str:
+    lines = [f"{found.first_us:10.4g} us: {first}", f"{found.second_us:10.4g} us: {second}"]
+    lines.append(f"{found.us:+10.4g} us")
     titles = {
         "BY SETTING, us that add up: the mean over the orders of changing them": found.by_setting,
         "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
@@ -249,11 +302,14 @@ def _difference_text(found: Difference, against: str) -> str:
 def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     """The counts of a kernel beside predicted ones, and the fault that explains them best."""
     from gemm_model.integrations.nsight import beside, config_of, counted_world, read_export
+    from gemm_model.integrations.profile import library_of
     from gemm_model.kernel_model.question import World
 
-    common.refuse_given(args, ("against", "what_if", "regime"), "with --ncu")
+    common.refuse_given(args, ("against", "what_if", "regime", "html"), "with --ncu")
     kernels = read_export(args.ncu)
     config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
+    if (library := library_of(kernels[0].name)) and "kernel" not in args.given:
+        config = replace(config, kernel=library)
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
     world = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
     found = beside(counted_world(world), kernels[0])
@@ -267,7 +323,11 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
         for each in found.suspects
     ]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
-    result = {"kernel_name": found.kernel.name, "as_meant": found.as_meant, "suspects": suspects}
+    fault = None if found.fault is None else found.fault.fault.name
+    result = {
+        "kernel_name": found.kernel.name,
+        **{"fault": fault, "as_meant": found.as_meant, "suspects": suspects},
+    }
     return _document(chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
 
 
@@ -278,7 +338,7 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     from gemm_model.tables.schema import card_named
 
     common.refuse_given(
-        args, (*common.PROBLEM, *common.CONFIG, "against", "what_if", "ncu"), "with --profile"
+        args, (*common.PROBLEM, *common.CONFIG, "against", "what_if", "ncu", "html"), "with --profile"
     )
     launches, card = read_profile(args.profile)
     gpu = chosen.gpu if common.gpu_given(args) or not card else load_gpu(card_named(card))
@@ -297,11 +357,18 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
+    from gemm_model.kernel_model.faults import COUNTS
+
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
-    if not suspects or found.as_meant <= suspects[0]["distance"]:
-        off = f"as it was meant: counts are {found.as_meant:.2g} spreads off, no fault fits"
-        return "\n".join([*lines, off])
-    lines.append(f"{suspects[0]['fault']}: {suspects[0]['cause']}")
+    most = max(found.rows, key=lambda row: row["spreads"] or 0.0)
+    usually = next(count.usually for count in COUNTS if count.name == most["what"])
+    lines += [f"differs most: {most['what']}; usual causes: {usually}", ""]
+    if found.fault is None:
+        lines.append(
+            f"as it was meant: counts are {found.as_meant:.2g} spreads off, and no fault explains them"
+        )
+        return "\n".join(lines)
+    lines.append(f"{found.fault.fault.name}: {found.fault.fault.cause}")
     lines += ["", f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}"]
     return "\n".join([*lines, text_table(suspects[:3])])
 

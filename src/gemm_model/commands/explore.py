@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Document:
 def _explored(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None, File]:
     """The ranking and the page of the problem on one card, of routed tokens those of the routing in the middle."""
     from gemm_model.choice.expected import rank_routing
-    from gemm_model.integrations.quack import swapped
+    from gemm_model.core.problem import swapped
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.report.page.kernel import shape_page
 

@@ -352,3 +352,22 @@ def _check_block_scaling(problem: GemmProblem) -> None:
         )
     if problem.a_scale or problem.b_scale:
         raise InputError("block_scaling comes with types that have scales in hardware; expected one of them")
+
+
+def swapped(problem: GemmProblem) -> GemmProblem:
+    """The same product as D^T = B A^T."""
+    return GemmProblem(
+        m=problem.n,
+        n=problem.m,
+        k=problem.k,
+        batch=problem.batch,
+        a_dtype=problem.b_dtype,
+        b_dtype=problem.a_dtype,
+        out_dtype=problem.out_dtype,
+        acc_dtype=problem.acc_dtype,
+        a_scale=problem.b_scale,
+        b_scale=problem.a_scale,
+        a_major="k" if problem.b_major == "k" else "m",
+        b_major="k" if problem.a_major == "k" else "n",
+        c_major="m" if problem.c_major == "n" else "n",
+    )

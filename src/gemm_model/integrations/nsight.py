@@ -13,8 +13,8 @@ from typing import Any
 from gemm_model.bench.cublas_names import parse_cublas_name
 from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.kernel_model.faults import COUNTS, Suspect, distance_of, suspects
+from gemm_model.core.kernel_config import SCHEDULERS, KernelConfig
+from gemm_model.kernel_model.faults import COUNTS, Suspect, deviations, distance_of, likeliest, suspects
 from gemm_model.kernel_model.question import World
 
 SECTOR_BYTES = 32.0
@@ -38,6 +38,7 @@ UNITS: Mapping[str, float] = {
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
 KERNEL, GRID = "Kernel Name", "Grid Size"
+STATIC = SCHEDULERS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,16 @@ class Beside:
 
     kernel: CountedKernel
     rows: tuple[Mapping[str, Any], ...]
-    """Counts: `what`, `counted`, `predicted`, `ratio`, and `deviations` in spreads of the model."""
+    """Counts: `what`, `counted`, `predicted`, `ratio`, and `spreads`, how many of the model's they are off."""
     as_meant: float
     """Distance of all counts from those of the kernel that was meant, in spreads [1]."""
     suspects: tuple[Suspect, ...]
     """Faults, the closest first."""
+
+    @property
+    def fault(self) -> Suspect | None:
+        """What explains the counts; None where they are those of the kernel that was meant, or of no fault."""
+        return likeliest(self.as_meant, self.suspects)
 
 
 def read_export(path: Path) -> list[CountedKernel]:
@@ -79,7 +85,7 @@ def read_export(path: Path) -> list[CountedKernel]:
     units = next(reader)
     missing = [name for name in (KERNEL, *METRICS) if name not in units]
     if missing:
-        raise InputError(f"{path}: no column {missing[0]}; expected what this exports: {COMMAND}")
+        raise InputError(f"{path}: no column {', '.join(missing)}; expected what this exports: {COMMAND}")
     found = [_kernel(cells, units, f"{path}, kernel {row}") for row, cells in enumerate(reader, start=1)]
     return sorted(found, key=lambda each: -each.counted["duration_us"])
 
@@ -94,6 +100,8 @@ def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> C
             raise InputError(
                 f"{where}: {metric} is {text!r} {unit}; expected a number in base units"
             ) from None
+    if not 0.0 < counted["duration_us"] < math.inf or not 0.0 < counted["sm_cycles"] < math.inf:
+        raise InputError(f"{where}: no time or no cycles; expected a kernel that ran")
     if extents := re.findall(r"\d+", cells.get(GRID) or ""):
         counted["ctas"] = float(math.prod(map(int, extents)))
     return CountedKernel(name=cells[KERNEL], counted=counted)
@@ -116,24 +124,28 @@ def config_of(name: str) -> KernelConfig:
 
 def beside(world: World, kernel: CountedKernel) -> Beside:
     """The counts of a launch beside those of the kernel that was meant, and what explains them."""
-    composed = world.composed()
-    counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in kernel.counted}
+    composed, config, counted = world.composed(), world.config, dict(kernel.counted)
+    if config.split_k > 1 or config.scheduler != STATIC:
+        # Partial sums reach L2 as reductions, which the profiler counts as no writes.
+        counted.pop("l2_write_bytes", None)
+    counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}
     clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]
-    counted = {**kernel.counted, "sm_clk_mhz": clock}
+    told, off = {**counted, "sm_clk_mhz": clock}, deviations(composed, counted)
     rows = [
         {
             "what": name,
-            "counted": counted[name],
+            "counted": told[name],
             "predicted": value,
-            "ratio": counted[name] / value if value else None,
+            "ratio": told[name] / value if value else None,
+            "spreads": off.get(name),
         }
         for name, value in {**counts, "sm_clk_mhz": float(composed.times.sm_clk_mhz)}.items()
     ]
     return Beside(
         kernel=kernel,
         rows=tuple(rows),
-        as_meant=distance_of(composed, kernel.counted),
-        suspects=tuple(suspects(world, kernel.counted)),
+        as_meant=distance_of(composed, counted),
+        suspects=tuple(suspects(world, counted)),
     )
 
 

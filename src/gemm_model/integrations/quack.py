@@ -20,7 +20,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import DEVICE_CAPACITY, quack_arguments
 from gemm_model.kernels.feasibility import feasible_mask
@@ -74,25 +74,6 @@ def candidate_of(config: Any) -> Candidate:
         kernel="quack",
     )
     return Candidate(config=kernel, swap_ab=config.swap_ab)
-
-
-def swapped(problem: GemmProblem) -> GemmProblem:
-    """The same product as D^T = B A^T."""
-    return GemmProblem(
-        m=problem.n,
-        n=problem.m,
-        k=problem.k,
-        batch=problem.batch,
-        a_dtype=problem.b_dtype,
-        b_dtype=problem.a_dtype,
-        out_dtype=problem.out_dtype,
-        acc_dtype=problem.acc_dtype,
-        a_scale=problem.b_scale,
-        b_scale=problem.a_scale,
-        a_major="k" if problem.b_major == "k" else "m",
-        b_major="k" if problem.a_major == "k" else "n",
-        c_major="m" if problem.c_major == "n" else "n",
-    )
 
 
 def early_config_prune(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import factorial
@@ -12,6 +12,7 @@ from typing import Any
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.problem import swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World
@@ -45,6 +46,12 @@ CARD: Mapping[str, tuple[str, ...]] = {
 REST = "card: the rest, with its calibration"
 CONTEXT = "launch context"
 RESIDUAL = "residual"
+TURNED = "operands swapped"
+WITH_OPERANDS = ("tile", "cluster", "tile order")
+"""Settings along m and n, which change places where a kernel computes D^T = B A^T: they change together."""
+WITH_SUMS = ("library", "tile", "sums")
+"""Settings that change together where sums do: promoted ones need registers for a second tile, and some
+libraries promote none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +73,9 @@ class Difference:
 def difference(first: World, second: World) -> Difference:
     """How much longer the second kernel takes than the first, and why.
 
-    Raises InputError for kernels of different problems, or one that cannot run.
+    Either may compute D^T = B A^T. Raises InputError for kernels of different problems, or one that cannot run.
     """
-    if first.problem != second.problem:
+    if second.problem not in (first.problem, swapped(first.problem)):
         raise InputError(
             f"two kernels of different problems, {_named(first)} and {_named(second)}; expected one problem"
         )
@@ -104,9 +111,10 @@ def _by_resource(first: World, second: World) -> dict[str, float]:
 
 def _shapley(first: World, second: World) -> dict[str, float]:
     """What each differing setting adds to the composed time (Shapley 1953); n settings: 2^n compositions."""
-    names = _differing(first, second)
+    parts = _differing(first, second)
+    names = list(parts)
     times_us = {
-        chosen: _mixed(first, second, chosen).composed_us()
+        chosen: _mixed(first, second, {part for name in chosen for part in parts[name]}).composed_us()
         for size in range(len(names) + 1)
         for chosen in map(frozenset, combinations(names, size))
     }
@@ -124,33 +132,35 @@ def _shapley(first: World, second: World) -> dict[str, float]:
     return values
 
 
-def _differing(first: World, second: World) -> list[str]:
+def _differing(first: World, second: World) -> dict[str, tuple[str, ...]]:
+    """What differs, by name: the settings that change together, or one quantity of the card."""
     settings = [name for name, parts in SETTINGS.items() if _differ(first.config, second.config, parts)]
-    card = [name for name, parts in CARD.items() if _differ(first.gpu, second.gpu, parts)]
+    turned = [TURNED] if first.problem != second.problem else []
+    together = WITH_OPERANDS if turned else WITH_SUMS if "sums" in settings else ()
+    joint = (*(name for name in settings if name in together), *turned)
+    alone = [name for name in settings if name not in joint]
+    alone += [name for name, parts in CARD.items() if _differ(first.gpu, second.gpu, parts)]
     named = {part for parts in CARD.values() for part in parts}
     rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in named)
-    beside = [REST] if _differ(first.gpu, second.gpu, rest) else []
-    context = [CONTEXT] if first.options != second.options else []
-    return [*settings, *card, *beside, *context]
+    alone += [REST] if _differ(first.gpu, second.gpu, rest) else []
+    alone += [CONTEXT] if first.options != second.options else []
+    return {**({" and ".join(joint): joint} if joint else {}), **{name: (name,) for name in alone}}
 
 
 def _differ(one: Any, other: Any, names: tuple[str, ...]) -> bool:
     return any(getattr(one, name) != getattr(other, name) for name in names)
 
 
-def _mixed(first: World, second: World, chosen: frozenset[str]) -> World:
+def _mixed(first: World, second: World, chosen: Set[str]) -> World:
     """The first kernel with some of the second one's settings; no such kernel need be able to run."""
-    config = replace(
-        first.config,
-        **{
-            part: getattr(second.config, part) for name in chosen & SETTINGS.keys() for part in SETTINGS[name]
-        },
-    )
-    owner = second if REST in chosen else first
-    gpu = copy.copy(owner.gpu)
+    names = [part for name in chosen & SETTINGS.keys() for part in SETTINGS[name]]
+    config = replace(first.config, **{name: getattr(second.config, name) for name in names})
+    gpu = copy.copy(second.gpu if REST in chosen else first.gpu)
     for name, parts in CARD.items():
         source = second if name in chosen else first
         for part in parts:
             object.__setattr__(gpu, part, getattr(source.gpu, part))
     options = second.options if CONTEXT in chosen else first.options
-    return replace(first, config=config, gpu=gpu, options=options)
+    return World(
+        problem=(second if TURNED in chosen else first).problem, config=config, gpu=gpu, options=options
+    )

@@ -7,7 +7,7 @@ whose counts come closest to the measured ones is the one to look at first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -46,6 +46,8 @@ class Count:
     name: str
     spread: str
     """Field of CountNumbers: the standard deviation of log(counted / predicted) without a fault."""
+    usually: str
+    """What usually makes it another than predicted."""
     predicted: Callable[[Composed], float]
 
 
@@ -65,12 +67,32 @@ def _ctas(found: Composed) -> float:
 
 
 COUNTS = (
-    Count("duration_us", "time_spread", lambda found: float(found.times.runtime_us)),
-    Count("dram_read_bytes", "dram_spread", lambda found: float(found.times.traffic.dram_read_bytes)),
-    Count("l2_read_bytes", "l2_read_spread", _l2_read_bytes),
-    Count("l2_write_bytes", "l2_write_spread", lambda found: float(found.times.traffic.l2_store_bytes)),
-    Count("smem_bytes_per_cta", "smem_spread", _smem_bytes),
-    Count("ctas", "ctas_spread", _ctas),
+    Count(
+        "duration_us",
+        "time_spread",
+        "another clock, other work on the card, or what is counted below",
+        lambda found: float(found.times.runtime_us),
+    ),
+    Count(
+        "dram_read_bytes",
+        "dram_spread",
+        "operands that L2 held before the launch or lost during it, by the order of tiles",
+        lambda found: float(found.times.traffic.dram_read_bytes),
+    ),
+    Count("l2_read_bytes", "l2_read_spread", "another tile, cluster or pitch of rows", _l2_read_bytes),
+    Count(
+        "l2_write_bytes",
+        "l2_write_spread",
+        "another type of the output, split sums or spilled registers",
+        lambda found: float(found.times.traffic.l2_store_bytes),
+    ),
+    Count(
+        "smem_bytes_per_cta",
+        "smem_spread",
+        "another number of stages or a larger epilogue buffer",
+        _smem_bytes,
+    ),
+    Count("ctas", "ctas_spread", "another tile, a split, or a grid that leaves SMs idle", _ctas),
 )
 
 
@@ -161,6 +183,10 @@ FAULTS = (
 )
 
 
+WITHIN = 1.0
+"""Distance up to which counts are those of a kernel [spreads]; none is a fault then; chosen: what a spread is."""
+
+
 def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
     """The faults of the kernel that was meant, the one whose counts are closest to the counted ones first.
 
@@ -177,13 +203,27 @@ def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
     return sorted(found, key=lambda each: each.distance)
 
 
+def likeliest(as_meant: float, found: Sequence[Suspect]) -> Suspect | None:
+    """The closest of some suspects; None where the kernel that was meant is as close, or within its spreads.
+
+    `as_meant` is that kernel's own distance [spreads].
+    """
+    return found[0] if found and as_meant > max(found[0].distance, WITHIN) else None
+
+
 def distance_of(found: Composed, counted: Mapping[str, float]) -> float:
     """How far a kernel's counts are from the counted ones, in spreads [1]."""
-    numbers, squares = count_numbers(), []
+    farthest = count_numbers().farthest
+    squares = [min(off, farthest) ** 2 for off in deviations(found, counted).values()]
+    return math.sqrt(sum(squares) / max(len(squares), 1))
+
+
+def deviations(found: Composed, counted: Mapping[str, float]) -> dict[str, float]:
+    """How far each of a kernel's counts is from the counted one, in its spreads [1]."""
+    numbers, told = count_numbers(), {}
     for count in COUNTS:
         if count.name in counted:
             least = numbers.fewest_bytes if count.name.endswith("_bytes") else 1.0
             predicted, value = max(count.predicted(found), least), max(counted[count.name], least)
-            off = abs(math.log(value / predicted)) / getattr(numbers, count.spread)
-            squares.append(min(off, numbers.farthest) ** 2)
-    return math.sqrt(sum(squares) / max(len(squares), 1))
+            told[count.name] = abs(math.log(value / predicted)) / getattr(numbers, count.spread)
+    return told

@@ -10,9 +10,10 @@ from gemm_model.choice.selection import Ranking
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.explanation import Explanation
+from gemm_model.kernel_model.comparison import Difference
+from gemm_model.kernel_model.explanation import Explanation, limits
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
-from gemm_model.report.page.content import COLORS, Figure, Page, bars
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, bars
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
@@ -22,22 +23,88 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
     """The page of `explore`: a ranking of all kernels, and the explanation of its first."""
     problem, prediction = ranking.problem, explanation.prediction
     return Page(
-        title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
+        title=_title(problem),
         subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
         f"{kernel_name(ranking.best.candidate)}",
         facts=ranking_facts(ranking),
         figures=[
             ranking_figure(ranking),
             tile_map(ranking),
-            mechanism_bars(explanation),
-            way_to_peak_bars(explanation),
-            level_roofline(problem, prediction, ranking.gpu),
-            what_if_bars(explanation),
-            wave_timeline(prediction),
+            *_of_kernel(problem, explanation, ranking.gpu),
         ],
         listings=[ranking_list(ranking)],
         notes=prediction.caveats,
     )
+
+
+def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, name: str) -> Page:
+    """The page of `explain`: one kernel, called `name`."""
+    prediction, achieved = explanation.prediction, explanation.achieved
+    band = "" if prediction.error_band is None else f"+- {prediction.error_band:.1%}"
+    return Page(
+        title=_title(problem),
+        subtitle=name,
+        facts=[
+            Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band),
+            Fact(label="Limited by", value=limits(explanation)),
+            Fact(label="Speed", value=f"{achieved['tflop_per_s']:.4g}", note="TFLOP/s"),
+            Fact(label="Of the roofline", value=f"{achieved['share_of_roofline']:.1%}"),
+        ],
+        figures=_of_kernel(problem, explanation, gpu),
+        notes=prediction.caveats,
+    )
+
+
+def difference_page(problem: GemmProblem, found: Difference, first: str, second: str) -> Page:
+    """The page of `explain --against`: two kernels, called `first` and `second`, in pictures and a table."""
+    parts = {"setting": found.by_setting, "resource": found.by_resource}
+    return Page(
+        title=_title(problem),
+        subtitle=f"where {found.us:+.4g} us come from, between {first} and {second}",
+        facts=[
+            Fact(label="First", value=f"{found.first_us:.4g} us", note=first),
+            Fact(label="Second", value=f"{found.second_us:.4g} us", note=second),
+            Fact(label="Difference", value=f"{found.us / found.first_us:+.1%}"),
+        ],
+        figures=[_steps(found, f"By {name}", added) for name, added in parts.items()],
+        listings=[
+            Listing(
+                title="Where the difference comes from",
+                note="In us that add up, by setting (the mean over the orders of changing them) and by resource.",
+                header=("by", "name", "added us"),
+                rows=[
+                    (by, name, f"{added_us:+.4g}")
+                    for by, added in parts.items()
+                    for name, added_us in sorted(added.items(), key=lambda part: -abs(part[1]))
+                ],
+            )
+        ],
+    )
+
+
+def _title(problem: GemmProblem) -> str:
+    return f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}"
+
+
+def _steps(found: Difference, title: str, added: Mapping[str, float]) -> Figure:
+    """From the first time to the second, what saves before what adds."""
+    parts = sorted(added.items(), key=lambda part: part[1])
+    ends_us = list(accumulate((added_us for _, added_us in parts), initial=found.first_us))
+    shown = [("first kernel", found.first_us), *parts, ("second kernel", found.second_us)]
+    texts = [(name, value_us, f"<b>{name}</b>: {value_us:.4g} us") for name, value_us in shown]
+    note = "From the time of the first kernel to that of the second, in us that add up."
+    return bars(title, note, "us", texts, [0.0, *ends_us[:-1], 0.0])
+
+
+def _of_kernel(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> list[Figure]:
+    """What limits one kernel, what parts it from the peak, its roofs, what-ifs and waves."""
+    return [
+        mechanism_bars(explanation),
+        way_to_peak_bars(explanation),
+        level_roofline(problem, explanation.prediction, gpu),
+        what_if_bars(explanation),
+        wave_timeline(explanation.prediction),
+    ]
 
 
 def level_bandwidths(gpu: GpuSpec) -> dict[str, float]:
