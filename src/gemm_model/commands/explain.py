@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Document:
     from gemm_model.kernel_model.explanation import explain
     from gemm_model.kernel_model.question import World
+    from gemm_model.report.page.kernel import kernel_page
 
     common.check_document(args, args.html)
     if compare.cards_asked(args):
@@ -93,10 +94,6 @@ def run(args: argparse.Namespace) -> Document:
     if expected is not None:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
-    if args.html is not None:
-        from gemm_model.report.page.kernel import kernel_page
-
-        common.write_page(kernel_page(problem, found, chosen.gpu, _called(config, chosen.gpu)), args.html)
     result = {
         "problem": problem_fields(problem),
         "kernel": kernel_fields(config),
@@ -107,7 +104,10 @@ def run(args: argparse.Namespace) -> Document:
     names = ("change", "predicted_us", "relative")
     what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
     before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
-    return _document(chosen, result, what_if, lambda: before + _text(found))
+    page = common.page(
+        args.html, lambda: kernel_page(problem, found, chosen.gpu, _called(config, chosen.gpu))
+    )
+    return replace(_document(chosen, result, what_if, lambda: before + _text(found)), files=[page])
 
 
 def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
@@ -174,6 +174,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
     """The difference of two kernels, by setting and by resource."""
     from gemm_model.kernel_model.comparison import difference
+    from gemm_model.report.page.kernel import difference_page
 
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
     if measured := MEASURED.fullmatch(args.against):
@@ -188,10 +189,7 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
     second = _second(args, chosen, first)
     found = difference(first, second)
     names = [_called(each.config, each.gpu) for each in (first, second)]
-    if args.html is not None:
-        from gemm_model.report.page.kernel import difference_page
-
-        common.write_page(difference_page(first.problem, found, *names), args.html)
+    page = common.page(args.html, lambda: difference_page(first.problem, found, *names))
     rows = [
         {"by": by, "name": name, "added_us": added_us}
         for by, parts in (("setting", found.by_setting), ("resource", found.by_resource))
@@ -202,7 +200,7 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
         **kernels,
         **{"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us},
     }
-    return _document(chosen, result, rows, lambda: _difference_text(found, *names))
+    return replace(_document(chosen, result, rows, lambda: _difference_text(found, *names)), files=[page])
 
 
 def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
