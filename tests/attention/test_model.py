@@ -173,6 +173,7 @@ def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
         ("kv_heads", 7, "row 1: heads is 32; expected a multiple of the 7 kv_heads"),
         ("causal", "maybe", "row 1: causal is 'maybe'; expected 0 or 1"),
         ("seq_q", 1.5, "row 1: seq_q is '1.5'; expected a whole number"),
+        ("head_dim", "inf", "row 1: head_dim is 'inf'; expected a whole number"),
     ):
         bad = frame.astype(object)
         bad.loc[1, column] = value

@@ -125,6 +125,8 @@ def test_quantized_weights(found, expected):
         ({"num_hidden_layers": "many"}, "layers is 'many'"),
         ({"num_key_value_heads": 5}, "32 heads with 5 of keys"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization 'bitsandbytes'"),
+        ({"quantization_config": [1]}, "quantization_config is '.1.'; expected a mapping"),
+        ({"num_hidden_layers": 10**12}, "1000000000000 layers; expected at most 10000"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries; expected 32"),
         ({"num_experts": 4, "num_experts_per_tok": 5}, "5 experts a token of 4"),
     ],

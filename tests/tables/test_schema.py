@@ -12,6 +12,7 @@ from gemm_model import InputError, predict_table
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.tables.schema import KNOWN, understood
+from gemm_model.tables.table import read_table
 
 MEASUREMENTS = Path(__file__).parents[2] / "data" / "measurements"
 
@@ -121,6 +122,49 @@ def test_one_prediction_is_a_table_too(gemm_model, tmp_path, words):
     assert predicted(read_again(gemm_model, tmp_path / "twice.csv")) == pytest.approx(
         predicted(one), rel=1e-9
     )
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
+def test_tables_of_every_verb_are_read_in_every_format(gemm_model, tmp_path, ending):
+    problems, served = tmp_path / "problems.csv", tmp_path / "served.csv"
+    PROBLEMS.to_csv(problems, index=False)
+    served.write_text("tokens,n,k,experts,topk\n16,4096,4096,8,2\n64,1024,4096,1,1\n")
+    attention = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
+    questions = [
+        ("rank", "--input", problems),
+        ("portfolio", "--input", problems.with_name("fp8.csv"), "--max-kernels", 2),
+        ("rank", "--input", served),
+        ("rank", "--attention", attention),
+        ("predict", *ONE, "--kernel", "triton"),
+    ]
+    PROBLEMS.assign(in_dtype="fp8").to_csv(tmp_path / "fp8.csv", index=False)
+    for number, words in enumerate(questions):
+        table = written(gemm_model, tmp_path / f"{number}.csv", *words)
+        path = tmp_path / f"{number}.{ending}"
+        if ending == "parquet":
+            table.to_parquet(path)
+        else:
+            assert gemm_model(*words, "--output", path).code == 0
+        assert predicted(read_again(gemm_model, path)) == pytest.approx(predicted(table), rel=1e-9)
+        if "--input" in words:
+            asked = ("rank", *words[3:]) if words[0] == "rank" else ("portfolio", *words[3:])
+            again = written(gemm_model, tmp_path / "again.csv", *asked, "--input", path)
+            assert predicted(again) == pytest.approx(predicted(table), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("t.json", "[]", "no rows; expected at least one"),
+        ("t.json", '{"rows": [{"m": [1]}]}', "no table; expected rows of names and values"),
+        ("t.jsonl", "{", "not readable as JSON lines"),
+        ("t.parquet", "m,n,k", "not readable as Parquet"),
+    ],
+)
+def test_a_file_that_holds_no_table_is_refused(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_table(tmp_path / name)
 
 
 def test_dtype_means_in_dtype(gemm_model, tmp_path):

@@ -127,7 +127,7 @@ def add_format(
 
 def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str | None = None) -> None:
     """--input: the table that a verb reads; its earlier name still works but is not listed."""
-    parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz)")
+    parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz, JSON, JSON lines or Parquet)")
     if earlier_name is not None:
         parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
 

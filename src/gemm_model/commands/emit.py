@@ -13,6 +13,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gemm_model.core.gpu import GpuSpec
     from gemm_model.integrations.huggingface import ModelShapes
 
@@ -92,7 +94,7 @@ def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]
     from gemm_model.core.files import atomic_write
     from gemm_model.serving import planner_tables
 
-    files, total = [], 0
+    files: dict[Path, pd.DataFrame] = {}
     rows = {
         name: [*planner_tables.vidur_rows(model, gpu, args.node_gpus)]
         for name, model in zip(common.listed(args.model), models, strict=True)
@@ -103,9 +105,8 @@ def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]
             place = (
                 args.output / "compute" / gpu.name / (path if path.is_dir() else path.with_suffix("")).name
             )
-            place.mkdir(parents=True, exist_ok=True)
             for table, found in planner_tables.tables_of(of_model, advance).items():
-                files.append(place / f"{table}.csv")
-                atomic_write(files[-1], found.to_csv(index=False))
-                total += len(found)
-    return files, total
+                files[place / f"{table}.csv"] = found
+    for path, found in files.items():
+        atomic_write(path, found.to_csv(index=False))
+    return list(files), sum(map(len, files.values()))

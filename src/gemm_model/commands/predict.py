@@ -34,6 +34,7 @@ EXAMPLES = (
 TELL_APART = (
     *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
     *("split_k", "swap_ab", "disposition"),
+    *("batch", "head_dim", "tile_m", "tile_n", "num_splits", "pack_gqa"),
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""

@@ -135,7 +135,6 @@ def write_system(
     files = []
     for family in dict.fromkeys(FAMILIES[name] for name in tables):
         place = folder / system["data_dir"] / family / backend.name / backend.version
-        place.mkdir(parents=True, exist_ok=True)
         names = [name for name in tables if FAMILIES[name] == family]
         for name in names:
             files.append(place / f"{name}.parquet")

@@ -39,6 +39,9 @@ GATED_TYPES = ("gemma", "t5gemma")
 FEED_FORWARD_RATIO = 4
 """Width of a feed-forward block over that of the model [1]; models that leave it out (GPT-2); their code."""
 
+MOST_LAYERS = 10_000
+"""Layers of a model [1]; all; chosen: far more than any has."""
+
 SLIDING, CHUNKED, LINEAR = "sliding_attention", "chunked_attention", "linear_attention"
 
 QUANTIZED_TYPES: Mapping[str, str] = {"fp8": "e4m3", "fbgemm_fp8": "e4m3", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
@@ -157,6 +160,8 @@ def shapes_of(config: Mapping[str, Any], where: str = "config") -> ModelShapes:
     )
     reader = _Reader({**config, **inner}, where)
     hidden, layers = reader.size("hidden"), reader.size("layers")
+    if layers > MOST_LAYERS:
+        raise InputError(f"{reader.where}: {layers} layers; expected at most {MOST_LAYERS}")
     moe_layers = reader.moe_layers(layers)
     kinds = reader.layer_kinds(layers)
     window = reader.optional("sliding_window") or reader.optional("attention_chunk_size")
@@ -284,8 +289,10 @@ class _Reader:
 
     def quantization(self) -> Quantization | None:
         found = self.values.get("quantization_config")
-        if not isinstance(found, dict) or not found:
+        if not found:
             return None
+        if not isinstance(found, dict):
+            raise InputError(f"{self.where}: quantization_config is {str(found)[:40]!r}; expected a mapping")
         method = str(found.get("quant_algo") or found.get("quant_method")).lower()
         dtype, block, weights_only = QUANTIZED_TYPES.get(method), None, method == "mxfp4"
         if isinstance(found.get("weight_block_size"), list):

@@ -26,7 +26,7 @@ from gemm_model.serving.problem import BLOCK_FP8, FAMILIES, MOE, ServedProduct
 from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.schema import ADDED_COLUMNS, notes_on_strange, place_of, table_name
-from gemm_model.tables.table import OK, runtimes_us, sizes
+from gemm_model.tables.table import OK, READERS, read_table, runtimes_us, sizes
 
 COUNTS = {"tokens": None, "n": None, "k": None, "experts": 1, "experts_total": 0, "topk": 1}
 """Whole numbers of a product, and what stands for an absent column or empty cell; None: required."""
@@ -40,6 +40,9 @@ DOES_NOT_FIT = "does not fit"
 
 def is_served(path: Path) -> bool:
     """Whether a file's header has tokens and no m: its rows are products of served layers."""
+    if path.suffix.lower() in READERS and path.is_file():
+        names = read_table(path).columns.tolist()
+        return "tokens" in names and "m" not in names
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
             header = next((line for line in lines if line.strip() and not line.startswith("#")), "")

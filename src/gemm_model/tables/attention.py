@@ -8,6 +8,7 @@ stands for the default. Further columns travel along untouched.
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -113,8 +114,8 @@ def _value(name: str, text: str) -> Any:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if name in _REAL_COLUMNS and number == number:
+    if name in _REAL_COLUMNS and math.isfinite(number):
         return number
-    if number != number or number != np.floor(number):
+    if not number.is_integer():
         raise InputError(f"{name} is {text[:40]!r}; expected a whole number")
     return int(number)

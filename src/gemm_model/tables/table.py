@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import math
 import re
 import zlib
@@ -40,6 +41,7 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.files import read_json
 from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.kernel_config import (
     COOPERATIVE,
@@ -54,7 +56,7 @@ from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import scale_bits
 from gemm_model.core.regimes import GRAPH, regime_name
 from gemm_model.core.sizes import MAX_SIZE
-from gemm_model.dataset.schema import as_texts
+from gemm_model.dataset.schema import as_texts, pyarrow
 from gemm_model.dataset.storage import DataSet, is_dataset
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
@@ -107,9 +109,10 @@ LEFT_OUT = {
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
-    """A CSV file (also .gz) or a data set as a frame of texts, checked for shape but not for values.
+    """A CSV file (also .gz), the JSON or JSON lines of a verb, a Parquet file or a data set as a frame of texts.
 
-    Raises InputError, naming the file, for what is not a CSV table with a header and at least one row.
+    It is checked for shape, not for values. Raises InputError, naming the file, for what is not a table with
+    named columns and at least one row.
     """
     path = Path(path)
     if is_dataset(path):
@@ -120,6 +123,13 @@ def read_table(path: Path | str) -> pd.DataFrame:
         raise InputError(f"{path}: is a directory; expected a CSV file")
     if not path.exists():
         raise InputError(f"{path}: no such file; expected a CSV file")
+    if path.suffix.lower() in READERS:
+        frame = as_texts(READERS[path.suffix.lower()](path))
+        frame.index = pd.RangeIndex(1, len(frame) + 1, name="row")
+        frame.attrs["path"] = str(path)
+        if frame.empty:
+            raise InputError(f"{path}: no rows; expected at least one")
+        return frame
     try:
         text = _read_text(path)
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error):
@@ -136,6 +146,38 @@ def _read_text(path: Path) -> str:
     if path.suffix == ".gz":
         data = gzip.decompress(data)
     return data.decode("utf-8-sig")
+
+
+def _json_rows(path: Path) -> pd.DataFrame:
+    document = read_json(path, "a document of a verb, or a list of rows")
+    return _of_mappings(path, document.get("rows") if isinstance(document, dict) else document)
+
+
+def _json_lines(path: Path) -> pd.DataFrame:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return _of_mappings(path, [json.loads(line) for line in lines if line.strip()])
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable as JSON lines ({error})") from None
+
+
+def _of_mappings(path: Path, rows: Any) -> pd.DataFrame:
+    flat = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not flat or any(isinstance(cell, list | dict) for row in rows for cell in row.values()):
+        raise InputError(f"{path}: no table; expected rows of names and values")
+    return pd.DataFrame(rows, dtype=object)
+
+
+def _parquet_rows(path: Path) -> pd.DataFrame:
+    package = pyarrow()
+    try:
+        found: pd.DataFrame = package.parquet.ParquetFile(path).read().to_pandas()
+    except (package.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not readable as Parquet ({str(error).splitlines()[0]})") from None
+    return found
+
+
+READERS = {".json": _json_rows, ".jsonl": _json_lines, ".parquet": _parquet_rows}
 
 
 def _parse_rows(path: Path, text: str) -> pd.DataFrame:
