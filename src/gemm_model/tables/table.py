@@ -41,8 +41,8 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.files import read_json
 from gemm_model.core.fields import KIND_COLUMNS
+from gemm_model.core.files import read_json
 from gemm_model.core.kernel_config import (
     COOPERATIVE,
     KERNELS,
