@@ -68,13 +68,33 @@ def test_rows_of_half_a_line_cost_more():
     assert half > 1.3 * whole
 
 
-def test_rows_of_one_line_cost_more_dram_where_no_trees_say_so():
+@pytest.mark.parametrize(("gpu", "activation"), [("h200", 101.8), ("l40", 144.0)])
+def test_short_rows_wait_for_activations_of_dram(gpu, activation):
+    # GDDR6 activates a row each 4 ns, in which a channel of 2 bytes at 18 Gbit/s transfers 144.
     product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
-    for gpu, factor in (("a100_sxm_80gb", 1 / 0.968), ("h200", 1.0)):
-        one, two = (
-            model.times_of(launches(product, 16, 64, k, 1, 4, 3, gpu=gpu)).dram_us[0] for k in (64, 128)
-        )
-        assert one == pytest.approx(factor * two, rel=2e-3)
+    one, two = (launches(product, 16, 64, k, 1, 4, 3, gpu=gpu).short_rows[0] for k in (64, 128))
+    assert (one, two) == pytest.approx(
+        [(1 + (activation / row) ** 4) ** 0.25 for row in (128, 256)], rel=1e-3
+    )
+
+
+def test_a_ring_of_one_stage_waits_and_works_in_turn():
+    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
+    two, three = (launches(product, 16, 64, 128, 1, 4, s, gpu="a100_sxm_80gb") for s in (2, 3))
+    waiting = serving_numbers().load_latency_clk
+    working = two.step_chain_clk[0] - waiting
+    assert three.step_chain_clk[0] == pytest.approx(np.hypot(waiting / 2, working))
+
+
+def test_warps_read_the_operands_of_mmas_from_registers():
+    # 16 x 64 by four warps: each reads the 16 rows, and 16 columns of its own. 16 x 32 by eight: four beside each
+    # other read the rows, and two below each other the same columns.
+    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
+    read = [
+        model.operand_bytes(launches(product, *tile, 1, warps, gpu="a100_sxm_80gb").kernels)[0]
+        for tile, warps in (((16, 64, 64), 4), ((16, 32, 64), 8))
+    ]
+    assert read == [(16 * 4 + 64) * 64 * 2, (16 * 4 + 32 * 2) * 64 * 2]
 
 
 def test_ctas_of_an_sm_as_compiled_for_sm80():
@@ -121,7 +141,7 @@ def judged():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "mape", "choice"), [("triton_moe", 0.06, 0.985), ("triton_block_fp8", 0.11, 0.96)]
+    ("kernel", "mape", "choice"), [("triton_moe", 0.06, 0.985), ("triton_block_fp8", 0.07, 0.975)]
 )
 def test_models_that_are_held_out(judged, kernel, mape, choice):
     rows = judged[judged.kernel == kernel]
@@ -131,19 +151,19 @@ def test_models_that_are_held_out(judged, kernel, mape, choice):
     assert (problems.runtime_us.min().to_numpy() / first).mean() > choice
 
 
-def test_no_layer_is_slower_than_the_default(judged):
-    """Choices for 112 layers of serving_fresh whose configurations were timed with both products."""
+def test_no_layer_is_slower_than_the_default(judged, monkeypatch):
+    """Choices for 112 layers of serving_fresh, among the configurations that were timed with both products."""
     gains = []
     fresh = judged[(judged.campaign == "serving_fresh") & (judged.kernel == "triton_moe")]
     for _, rows in fresh.groupby(["model", "in_dtype", "tokens"]):
         products = [product_of(rows[rows["product"] == name].iloc[0]) for name in ("gate_up", "down")]
-        (chosen,) = choose.choose_layers([products], H200, framework_of("vllm"))
         of_product = rows.groupby(["product", *CONFIG]).runtime_us.mean().unstack("product")
         both_us = of_product.sum(axis=1, min_count=2).dropna()
-        timed = both_us.get(astuple(chosen.configs[0]))
-        if timed is not None:
-            gains.append(both_us[astuple(chosen.default)] / timed - 1.0)
-    assert len(gains) >= 110
+        timed = TileGrid.of([TileConfig(*config) for config in both_us.index])
+        monkeypatch.setattr(choose, "candidates", lambda *_, timed=timed: timed)
+        (chosen,) = choose.choose_layers([products], H200, framework_of("vllm"))
+        gains.append(both_us[astuple(chosen.default)] / both_us[astuple(chosen.configs[0])] - 1.0)
+    assert len(gains) == 112
     assert min(gains) > -0.02
     assert np.mean(gains) > 0.04
 

@@ -1,7 +1,7 @@
 """Times of the frameworks' Triton kernels: one CTA a tile, rings of asynchronous copies, padded experts.
 
 A tile costs its SM what its MMAs and copies take (`sm_clk`), and lasts at least as long as its own chain of
-steps (`chain_clk`). CTAs fill the SMs in rounds; L2 and DRAM bound all of them together. Every function
+steps (`chain_clk`). CTAs fill the SMs in rounds; L2 and DRAM bound each round together. Every function
 states one formula for all configurations of a grid.
 """
 
@@ -15,10 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import TRANSFERS_PER_CLK, GpuSpec
 from gemm_model.serving.numbers import ServingNumbers, serving_numbers
 from gemm_model.serving.problem import ServedProduct
-from gemm_model.serving.resources import OUTPUT_BYTES, SMEM_MMAS, Resources, resources_of, step_accesses
+from gemm_model.serving.resources import (
+    ACCESS_BYTES,
+    OUTPUT_BYTES,
+    SMEM_MMAS,
+    THREADS_PER_WARP,
+    Resources,
+    resources_of,
+    step_accesses,
+    warp_grid,
+)
 from gemm_model.serving.routing import row_tiles
 from gemm_model.serving.tile_config import FloatArray, TileGrid
 
@@ -27,9 +36,17 @@ LINE_BYTES = 128.0
 CUDA_LANES = 128.0
 """FMAs of an SM's CUDA cores [1/clk]; from sm80 on, sm80 half of it; CUDA C++ Programming Guide."""
 WARP_SCHEDULERS = 4.0
-SHARP, SOFT = 4.0, 2.0
-"""Orders of the smooth maxima [1]; resources of one SM, and what waits for one another; chosen: the nearest
-squares to what a fit of H200 rows took (1.6 to 2.4 of the soft one)."""
+SINGLE = 2.0
+"""Stages of a ring that holds one k tile in shared memory [stages]; one waits in registers; Triton's pipeline."""
+LDMATRIX_BYTES = 512.0
+"""What a warp reads of shared memory by one instruction [B]; MMAs from registers; PTX ISA: ldmatrix.x4."""
+HBM_BUS_BITS = 1024
+"""Width from which a DRAM bus is one of HBM stacks [bits]; all GPUs; JEDEC JESD235: 1,024 a stack."""
+GDDR_CHANNEL_BYTES = 2.0
+"""Width of a channel [B]; GDDR6, GDDR7, LPDDR5; JEDEC JESD250."""
+SHARP, MIDDLE, SOFT = 4, 3, 2
+"""Orders of the smooth maxima [1]: resources of an SM, and a DRAM row's activation beside its transfer; SMs
+beside L2 and DRAM; what waits beside what works. Chosen: the nearest whole ones to a fit of H200 rows (3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +172,16 @@ class Launches:
         return self.gpu.sm_clk_mhz * self.gpu.mma_clk_share
 
     @property
-    def half_lines(self) -> FloatArray:
-        """What rows of k tiles shorter than an L2 line cost L2 and DRAM, over whole lines."""
-        short = self.grid.cta_k * self.product.weight_bytes < LINE_BYTES
-        return np.where(short, 1.0 / self.numbers.half_line_share, 1.0)
+    def short_rows(self) -> FloatArray:
+        """What rows of k tiles cost DRAM over long ones: a row's activation hides behind its transfer, if long."""
+        row = self.grid.cta_k * self.product.weight_bytes
+        return _smooth_max(SHARP, np.ones_like(row), activation_bytes(self.gpu, self.numbers) / row)
 
     @property
-    def lone_lines(self) -> FloatArray:
-        """What rows of k tiles of one line cost DRAM over longer ones; sm90's trees were trained without it."""
-        lone = self.grid.cta_k * self.product.weight_bytes == LINE_BYTES
-        return np.where(
-            lone & (self.gpu.kernel_architecture != "sm90"), 1.0 / self.numbers.lone_line_share, 1.0
-        )
+    def half_lines(self) -> FloatArray:
+        """What rows of k tiles shorter than an L2 line cost L2 over whole lines."""
+        short = self.grid.cta_k * self.product.weight_bytes < LINE_BYTES
+        return np.where(short, 1.0 / self.numbers.half_line_share, 1.0)
 
 
 def launches_of(
@@ -211,19 +226,39 @@ def _kernels(
     return kernels, _step_sm_clk(kernels), _step_chain_clk(kernels)
 
 
+def activation_bytes(gpu: GpuSpec, numbers: ServingNumbers) -> float:
+    """What a channel of DRAM transfers while it may activate one row [B]."""
+    if gpu.dram_bus_bits >= HBM_BUS_BITS:
+        return numbers.hbm_activation_bytes
+    return numbers.gddr_activation_ns * GDDR_CHANNEL_BYTES * TRANSFERS_PER_CLK * gpu.dram_clk_mhz / 1e3
+
+
 def times_of(launches: Launches) -> Times:
-    """Times by the formulas alone."""
-    sm, l2, dram = _sm_us(launches), _l2_us(launches), _dram_us(launches)
+    """Times by the formulas alone.
+
+    Whole rounds of CTAs, and a last one with as many CTAs an SM as are left: SMs, L2 and DRAM each bound it.
+    """
+    ctas, l2, dram = launches.resources.ctas_per_sm, _l2_us(launches), _dram_us(launches)
+    rounds = launches.tiles / launches.slots
+    whole = np.floor(rounds)
+    left = np.ceil((rounds - whole) * ctas - 1e-9)
+    full, last = _busy_us(launches, ctas), np.where(left > 0.0, _busy_us(launches, left), 0.0)
+    share = (rounds - whole) / rounds
+    body = whole * _smooth_max(MIDDLE, full, l2 / rounds, dram / rounds)
+    body = body + _smooth_max(MIDDLE, last, l2 * share, dram * share)
     start = _start_us(launches)
     spills = 1.0 + launches.numbers.spill_cost * launches.resources.spilled
-    total = (_smooth_max(SOFT, sm, l2, dram) + start) * spills
-    total = np.where(launches.resources.fits, total, np.inf)
+    total = np.where(launches.resources.fits, (body + start) * spills, np.inf)
+    sm = whole * full + last
     return Times(total_us=total, sm_us=sm * spills, l2_us=l2, dram_us=dram, start_us=start)
 
 
-def _smooth_max(order: float, *parts: FloatArray) -> FloatArray:
+def _smooth_max(order: int, *parts: FloatArray) -> FloatArray:
     """The norm of that order: nearly the largest part, more where two are alike."""
     powers = [part * part for part in parts]
+    if order == MIDDLE:
+        powers = [power * part for power, part in zip(powers, parts, strict=True)]
+        return np.cbrt(sum(powers[1:], powers[0]))
     if order == SHARP:
         powers = [power * power for power in powers]
     root: FloatArray = np.sqrt(sum(powers[1:], powers[0]))
@@ -235,18 +270,40 @@ def mma_clk(kernels: Kernels) -> FloatArray:
 
     From shared memory, 64 x n at a time: n / 2 clocks at the full rate, or its operands' bytes at 128 B/clk,
     max(n / 2, (2048 + 32 n) / 128) (wgmma, measured on an H200). From registers: a share of the rate on sm90
-    and later, all of it before.
+    and later, all of it before; warps beyond the tile's 16 x 8 do the work of others again.
     """
     grid, gpu, resources = kernels.grid, kernels.gpu, kernels.resources
     kinds = gpu.flop_per_clk_per_sm
     rate = kinds[element_type(kernels.product.math_type).math_kind]
-    flop = 2.0 * grid.cta_m * grid.cta_n * grid.cta_k
     columns = np.where(resources.swapped, grid.cta_m, grid.cta_n)
     whole = np.maximum(columns / 2.0, (2048.0 + 32.0 * columns) / 128.0) / (columns / 2.0)
     newer = gpu.kernel_architecture in SMEM_MMAS
-    share = kernels.numbers.mma_share if newer else 1.0
-    slow_rate = min(rate, kinds["fp16"]) if newer else rate
-    return np.where(resources.from_smem, flop / rate * whole, flop / (slow_rate * share))
+    slow_rate = min(rate, kinds["fp16"]) * kernels.numbers.mma_share if newer else rate
+    rows, wide = _multiplied(kernels)
+    flop = 2.0 * grid.cta_k
+    return np.where(
+        resources.from_smem,
+        flop * grid.cta_m * grid.cta_n / rate * whole,
+        flop * rows * wide / slow_rate,
+    )
+
+
+def _multiplied(kernels: Kernels) -> tuple[FloatArray, FloatArray]:
+    """Rows and columns that MMAs from registers multiply: at least 16 x 8 a warp."""
+    rows, columns = warp_grid(kernels.grid)
+    return np.maximum(kernels.grid.cta_m, 16.0 * rows), np.maximum(kernels.grid.cta_n, 8.0 * columns)
+
+
+def operand_bytes(kernels: Kernels) -> FloatArray:
+    """What warps read of shared memory to registers in a k step [B]; none where MMAs read it themselves.
+
+    Warps beside each other read the same rows, warps below each other the same columns.
+    """
+    grid, product = kernels.grid, kernels.product
+    rows, columns = warp_grid(grid)
+    _, wide = _multiplied(kernels)
+    read = grid.cta_m * columns * product.activation_bytes + wide * rows * product.weight_bytes
+    return np.where(kernels.resources.from_smem, 0.0, read * grid.cta_k)
 
 
 def scaling_clk(kernels: Kernels) -> FloatArray:
@@ -259,22 +316,32 @@ def scaling_clk(kernels: Kernels) -> FloatArray:
 
 
 def copy_clk(kernels: Kernels) -> FloatArray:
-    """Issuing the copies of a k step, padding rows among them [clk]."""
-    accesses = step_accesses(kernels.product, kernels.grid) / 32.0
-    return accesses * kernels.numbers.access_clk / WARP_SCHEDULERS
+    """Issuing the copies of a k step, padding rows among them, and reads to registers [clk]."""
+    slots = step_accesses(kernels.product, kernels.grid) / 32.0 * kernels.numbers.access_clk
+    return (slots + operand_bytes(kernels) / LDMATRIX_BYTES) / WARP_SCHEDULERS
 
 
 def _step_sm_clk(kernels: Kernels) -> FloatArray:
-    return _smooth_max(SHARP, mma_clk(kernels), copy_clk(kernels) + scaling_clk(kernels))
+    """MMAs and instructions in turn, beside shared memory's reads and writes for MMAs from registers."""
+    read = operand_bytes(kernels)
+    written = step_accesses(kernels.product, kernels.grid) * ACCESS_BYTES
+    smem = np.where(read > 0.0, read + written, 0.0) / kernels.gpu.smem_bytes_per_clk_per_sm
+    return _smooth_max(SHARP, mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels), smem)
 
 
 def _step_chain_clk(kernels: Kernels) -> FloatArray:
-    """A step waits for its copies, asked for `stages` - 1 steps before, or does all its work in turn."""
-    numbers = kernels.numbers
-    waiting = numbers.load_latency_clk / np.maximum(kernels.grid.stages - 1.0, 1.0)
-    from_registers = np.where(kernels.resources.from_smem, 0.0, numbers.step_clk)
-    working = mma_clk(kernels) + scaling_clk(kernels) + copy_clk(kernels) + from_registers
-    return _smooth_max(SOFT, waiting, working)
+    """A step waits for its copies, asked for `stages` - 1 steps before, or does all its work in turn.
+
+    A ring of one stage does both in turn. Scales are loaded, not copied ahead: each step waits for its own.
+    """
+    numbers, grid = kernels.numbers, kernels.grid
+    waiting = numbers.load_latency_clk / np.maximum(grid.stages - 1.0, 1.0)
+    of_thread = step_accesses(kernels.product, grid) / (grid.warps * THREADS_PER_WARP)
+    to_registers = np.where(kernels.resources.from_smem, 0.0, numbers.operand_clk * of_thread)
+    working = mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels) + to_registers
+    if kernels.product.block_scaled:
+        working = working + numbers.scale_wait_clk
+    return np.where(grid.stages <= SINGLE, waiting + working, _smooth_max(SOFT, waiting, working))
 
 
 def sm_clk(launches: Launches) -> FloatArray:
@@ -284,18 +351,16 @@ def sm_clk(launches: Launches) -> FloatArray:
 
 def chain_clk(launches: Launches) -> FloatArray:
     """How long a tile lasts at least [clk]: its first loads and its store, and step after step."""
-    return launches.steps * launches.step_chain_clk + launches.numbers.tile_us * launches.clk_per_us
+    numbers = launches.numbers
+    tile_us = numbers.tile_us if launches.product.experts_total > 1 else numbers.dense_tile_us
+    return launches.steps * launches.step_chain_clk + tile_us * launches.clk_per_us
 
 
-def _sm_us(launches: Launches) -> FloatArray:
-    """Whole rounds of CTAs, and a last one with as many CTAs an SM as are left [us]."""
-    work, chain, ctas = sm_clk(launches), chain_clk(launches), launches.resources.ctas_per_sm
-    rounds = launches.tiles / launches.slots
-    whole = np.floor(rounds)
-    left = np.ceil((rounds - whole) * ctas - 1e-9)
-    full = whole * _smooth_max(SHARP, ctas * work, chain)
-    last = np.where(left > 0.0, _smooth_max(SHARP, left * work, chain), 0.0)
-    return (full + last) / launches.clk_per_us
+def _busy_us(launches: Launches, ctas: FloatArray) -> FloatArray:
+    """Time of an SM with that many CTAs [us]: one lasts as long as its chain."""
+    work, chain = sm_clk(launches), chain_clk(launches)
+    together = _smooth_max(SHARP, ctas * work, chain)
+    return np.where(ctas > 1.0, together, np.maximum(work, chain)) / launches.clk_per_us
 
 
 def _l2_us(launches: Launches) -> FloatArray:
@@ -303,7 +368,8 @@ def _l2_us(launches: Launches) -> FloatArray:
     product, grid = launches.product, launches.grid
     row = launches.tile_rows * product.activation_bytes + grid.cta_n * product.weight_bytes
     loaded = launches.tiles * launches.steps * grid.cta_k * row * launches.half_lines
-    return loaded / (launches.gpu.l2_read_bytes_per_us * launches.numbers.l2_merged)
+    merged = launches.numbers.l2_merged if launches.gpu.l2_merging_sms > 1 else 1.0
+    return loaded / (launches.gpu.l2_read_bytes_per_us * merged)
 
 
 def _dram_us(launches: Launches) -> FloatArray:
@@ -312,7 +378,7 @@ def _dram_us(launches: Launches) -> FloatArray:
     weights = launches.active_experts * _slab_bytes(product) * _weight_passes(launches)
     rows = product.tokens if product.gathered else product.rows
     activations = rows * product.k * product.activation_bytes * _activation_passes(launches)
-    loaded = weights * launches.half_lines * launches.lone_lines + activations
+    loaded = weights * launches.short_rows + activations
     if launches.warm:
         loaded = loaded * (1.0 - _kept(gpu, weights + activations))
     stored = product.rows * product.n * OUTPUT_BYTES
