@@ -211,7 +211,7 @@ def test_a_list_that_cannot_be_held_out_is_refused_before_any_fit(tmp_path, gemm
         (lambda frame: frame[frame["m"] == frame["m"].iloc[0]], "shapes"),
         (
             lambda frame: frame.assign(gpu=["h200"] * 40 + ["b200"] * (len(frame) - 40)),
-            "column gpu: 'b200', but the GPU asked for is h200",
+            "rows of b200, h200; expected --gpu, or one card",
         ),
         (lambda frame: frame.assign(regime="idle"), "regime"),
         (

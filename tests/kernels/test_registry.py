@@ -1,5 +1,6 @@
 """The kernel families: which there are on which GPU, and what reads them."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -194,7 +195,6 @@ def test_one_table_mixes_families():
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"kernel": ["quack", "nonsense"]}, "row 1, column kernel: 'nonsense'; expected one of auto, quack"),
         ({"kernel": ["quack", "simt"]}, "family 'simt' is not described on h200"),
         ({"stages": [4, 100]}, "row 1: tile 128x128 needs 32768 bytes .* do not hold 100 stages"),
         ({"schedule": ["2cta", "pingpong"]}, "row 0: schedule 2cta does not exist for quack kernels on sm90"),
@@ -203,8 +203,16 @@ def test_one_table_mixes_families():
     ],
 )
 def test_a_row_that_cannot_run_is_named(columns, words):
-    with pytest.raises(InputError, match=words):
-        predict_table(frame(**columns), "h200")
+    found = predict_table(frame(**columns), "h200")
+    assert re.search(words, found.attrs["notes"][0])
+    odd = int(re.search(r"row (\d)", found.attrs["notes"][0])[1])
+    assert found["disposition"].tolist() == ["cannot_run" if row == odd else "ok" for row in range(2)]
+    assert (found["predicted_us"] > 0).tolist() == [row != odd for row in range(2)]
+
+
+def test_a_row_of_an_unknown_kernel_is_named():
+    with pytest.raises(InputError, match="row 1, column kernel: 'nonsense'; expected one of auto, quack"):
+        predict_table(frame(kernel=["quack", "nonsense"]), "h200")
 
 
 @pytest.mark.parametrize(
