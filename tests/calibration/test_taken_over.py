@@ -173,14 +173,7 @@ def test_keep_reaches_the_fit(gemm_model, monkeypatch, tmp_path, keep):
         raise InputError(f"keeps_donor is {choices.keeps_donor}")
 
     monkeypatch.setattr("gemm_model.calibration.run.calibrate", seen)
-    words = (
-        "--gpu",
-        "h200",
-        "--input",
-        "x.csv",
-        "--from",
-        "h100_sxm:quack",
-        "--output",
-        tmp_path / "mine.yaml",
-    )
+    table = tmp_path / "x.csv"
+    table.write_text("gpu,runtime_us\nh200,1\n")
+    words = ("--input", table, "--from", "h100_sxm:quack", "--output", tmp_path / "mine.yaml")
     assert f"keeps_donor is {keep}" in gemm_model("calibrate", *words, *["--keep"] * keep).err
