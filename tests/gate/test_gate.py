@@ -20,6 +20,7 @@ def test_the_golden_table_holds():
     assert not differences, "\n".join([f"{len(differences)} values moved (make golden):", *differences[:40]])
 
 
+@pytest.mark.slow
 def test_accuracy_on_the_shipped_tables_is_as_recorded():
     differences = accuracy_differences(read_accuracy(), accuracy())
     assert not differences, "\n".join(["accuracy moved (make golden):", *differences])

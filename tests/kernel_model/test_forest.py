@@ -61,6 +61,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name(name, value):
         forest(**{name: value})
 
 
+@pytest.mark.slow
 def test_a_trained_forest_predicts_what_its_package_says():
     catboost = pytest.importorskip("catboost")
     from gemm_model.calibration.residual_fit import train
@@ -79,6 +80,7 @@ def test_a_trained_forest_predicts_what_its_package_says():
     assert np.abs(predicted - errors).mean() < 2e-3
 
 
+@pytest.mark.slow
 def test_a_forest_never_rises_with_a_feature_that_it_falls_with():
     pytest.importorskip("catboost")
     from gemm_model.calibration.residual_fit import train

@@ -35,9 +35,18 @@ def nearest(ranker, problem):
     return smallest
 
 
-@pytest.mark.parametrize(
-    ("gpu", "family"), [(gpu, family) for gpu in gpus() for family in families(load_gpu(gpu))]
-)
+def every_family():
+    """Of each GPU; all but the first GPU of an architecture are slow."""
+    known = set()
+    for name in gpus():
+        gpu = load_gpu(name)
+        for family in families(gpu):
+            marks = [pytest.mark.slow] if (gpu.architecture, family) in known else []
+            yield pytest.param(name, family, marks=marks)
+            known.add((gpu.architecture, family))
+
+
+@pytest.mark.parametrize(("gpu", "family"), list(every_family()))
 def test_no_kernel_of_any_gpu_and_family_is_faster(gpu, family):
     for seed, (dtype, regime) in enumerate(
         product(("bf16", "e4m3"), ("burst", "graph", "sustained", "counters"))
