@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gemm_model.bench import quack_fused, triton_fused
+from gemm_model.bench import quack_fused, triton_kernels
 from gemm_model.bench.cublas import CublasProvider
 from gemm_model.bench.cudnn import CudnnProvider
 from gemm_model.bench.cutlass import build
@@ -252,17 +252,17 @@ def test_what_a_library_does_not_run_is_said(provider, problem, said):
 def test_tiles_that_do_not_fit_an_epilogue_are_refused():
     narrow = KernelConfig(cta_m=128, cta_n=64, cta_k=64, stages=3, warps=4, kernel="triton")
     with pytest.raises(UnsupportedError, match="64 columns are not quantized by 128"):
-        triton_fused.fused_kernel(GemmProblem.of(64, 256, 128, epilogue="quantize_1x128"), narrow)
+        triton_kernels.kernel_of(GemmProblem.of(64, 256, 128, epilogue="quantize_1x128"), narrow)
     wide = KernelConfig(cta_m=128, cta_n=256, cta_k=128, stages=3, warps=8, kernel="triton")
     scaled = GemmProblem.of(64, 256, 512, "e4m3", block_scaling="1x128,128x128")
     with pytest.raises(UnsupportedError, match="at most 128 columns"):
-        triton_fused.fused_kernel(scaled, wide)
+        triton_kernels.kernel_of(scaled, wide)
 
 
 def test_tiles_of_groups_are_counted_group_by_group():
     problem = GemmProblem.of(260, 300, 128, groups="129,0,131")
     # Two tiles of 128 rows for each group with rows, three of 128 columns.
-    assert triton_fused.tiles(problem, TILE) == 2 * 3 + 2 * 3
+    assert triton_kernels.tiles(problem, TILE) == 2 * 3 + 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_tiles_of_groups_are_counted_group_by_group():
     ids=("gated", "quantized", "grouped", "grouped_gelu", "masked", "strided"),
 )
 def test_triton_kernels_compile_for_hopper(problem):
-    kernel = triton_fused.compiled(triton_fused.fused_kernel(problem, TILE), HOPPER)
+    kernel = triton_kernels.compiled(triton_kernels.kernel_of(problem, TILE), HOPPER)
     assert "wgmma" in kernel.asm["ptx"]
 
 
 INTERPRETED = """
 import torch
-from gemm_model.bench import triton_fused as fused
+from gemm_model.bench import triton_kernels as kernels
 from dataclasses import replace
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.bench.extended_tensors import results
@@ -291,8 +291,8 @@ def run(problem, k_tile=64):
     operands = OperandPool("cpu", 1, 2**18).operands(problem, 3)
     expected = references(problem, operands)
     poison(operands.out)
-    kernel = fused.fused_kernel(problem, config)
-    fused.KERNELS[kernel.kind][(3,)](*fused.arguments(problem, config, operands))
+    kernel = kernels.kernel_of(problem, config)
+    kernels.KERNELS[kernel.kind][(3,)](*kernels.arguments(problem, config, operands))
     for found, reference in zip(results(problem, operands), expected, strict=True):
         compare(found, reference, 2e-3)
 

@@ -110,11 +110,12 @@ def test_a_missing_compiler_is_named(monkeypatch):
 def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warps():
     pytest.importorskip("triton")
     pytest.importorskip("torch")
-    from gemm_model.bench.triton import TritonProvider, _compiled
+    from gemm_model.bench.triton import TritonProvider
+    from gemm_model.bench.triton_kernels import compiled
 
     provider = TritonProvider()
     plain = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=4, kernel="triton")
-    kernel = _compiled(provider.kernel_key(BF16, plain), HOPPER)
+    kernel = compiled(provider.kernel_key(BF16, plain), HOPPER)
     assert kernel.metadata.num_warps == 4
     # three stages of 256 rows of 128 bytes and the output tile, and barriers
     assert 131072 <= kernel.metadata.shared < 131072 + 2048
@@ -124,7 +125,7 @@ def test_the_triton_kernel_compiles_for_hopper_with_and_without_specialized_warp
     # whether the warps specialize is the compiler's own affair: a kernel or a reason
     specialized = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=12, kernel="triton")
     try:
-        assert _compiled(provider.kernel_key(BF16, specialized), HOPPER).metadata.num_warps == 12
+        assert compiled(provider.kernel_key(BF16, specialized), HOPPER).metadata.num_warps == 12
     except CompileError as error:
         assert str(error)
 

@@ -7,7 +7,7 @@ B, transposed, the second our A. `heuristic_rank` counts its proposals from 0, i
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from gemm_model.bench.cublas import CublasProvider, chosen_kernel
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import Config, Launch, LibraryChoice, Operands, UnsupportedError
 from gemm_model.bench.torch_errors import as_kernel_errors
+from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.problem import GemmProblem
 
@@ -36,12 +37,13 @@ TRANSPOSED, PLAIN = 1, 0
 """cublasOperation_t."""
 
 
-class CublasLtProvider:
+class CublasLtProvider(TorchLibrary):
     """The first `PROPOSALS` kernels of cuBLASLt's heuristic; fp8 with unit scales and slow accumulation."""
 
     name = "cublaslt"
 
     def __init__(self) -> None:
+        super().__init__()
         self._plans: dict[GemmProblem, Plan] = {}
 
     def unsupported(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
@@ -50,12 +52,6 @@ class CublasLtProvider:
 
     def configs(self, *_: object) -> Sequence[Config]:
         return tuple(LibraryChoice(rank=rank) for rank in range(PROPOSALS))
-
-    def kernel_key(self, *_: object) -> Hashable:
-        return self.name
-
-    def compile(self, *_: object) -> None:
-        """Nothing to do: the library is compiled."""
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         rank = config.rank if isinstance(config, LibraryChoice) else 0
@@ -141,11 +137,10 @@ class Plan:
             for dtype, layout in zip(types, problem.layouts, strict=True)
         )
         self._operation = cublaslt.matmul_desc_create(COMPUTE_FP32, fp32)
-        self._set("TRANSA", TRANSPOSED)
-        self._set("TRANSB", PLAIN)
+        given = {"TRANSA": TRANSPOSED, "TRANSB": PLAIN}
         if problem.a_dtype.bits == 8:
-            self._set("A_SCALE_POINTER", Plan._one.data_ptr())
-            self._set("B_SCALE_POINTER", Plan._one.data_ptr())
+            given |= dict.fromkeys(("A_SCALE_POINTER", "B_SCALE_POINTER"), Plan._one.data_ptr())
+        _set("matmul_desc", cublaslt.MatmulDescAttribute, self._operation, given)
         self.proposals = self._ask()
 
     def launcher(self, rank: int, operands: Operands) -> Launch:
@@ -167,19 +162,13 @@ class Plan:
 
         return launch
 
-    def _set(self, name: str, value: int) -> None:
-        which = getattr(cublaslt.MatmulDescAttribute, name)
-        buffer = np.array([value], dtype=cublaslt.get_matmul_desc_attribute_dtype(which))
-        cublaslt.matmul_desc_set_attribute(self._operation, which, buffer.ctypes.data, buffer.nbytes)
-
     def _ask(self) -> list[Proposal]:
         preference = cublaslt.matmul_preference_create()
-        which = cublaslt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        limit = np.array([WORKSPACE_BYTES], dtype=cublaslt.get_matmul_preference_attribute_dtype(which))
+        limit = {"MAX_WORKSPACE_BYTES": WORKSPACE_BYTES}
         results = cublaslt.MatmulHeuristicResult(PROPOSALS)
         count = np.zeros(1, dtype=np.int32)
         try:
-            cublaslt.matmul_preference_set_attribute(preference, which, limit.ctypes.data, limit.nbytes)
+            _set("matmul_preference", cublaslt.MatmulPreferenceAttribute, preference, limit)
             cublaslt.matmul_algo_get_heuristic(
                 *(Plan._handle, self._operation, self._first, self._second, self._result, self._result),
                 *(preference, PROPOSALS, results.ptr, count.ctypes.data),
@@ -191,14 +180,20 @@ class Plan:
         return [Proposal(results._data[place]) for place in range(int(count[0]))]
 
 
+def _set(kind: str, names: Any, descriptor: int, values: Mapping[str, int]) -> None:
+    """Set attributes of one of cuBLASLt's descriptors, by their names in the enumeration `names`."""
+    for name, value in values.items():
+        which = getattr(names, name)
+        buffer = np.array([value], dtype=getattr(cublaslt, f"get_{kind}_attribute_dtype")(which))
+        getattr(cublaslt, f"{kind}_set_attribute")(descriptor, which, buffer.ctypes.data, buffer.nbytes)
+
+
 def _layout(dtype: int, layout: MatrixLayout, batch: int) -> int:
     """CuBLASLt's descriptor: our rows are its columns. A batch of one needs no strides."""
     found: int = cublaslt.matrix_layout_create(dtype, layout.columns, layout.rows, layout.pitch)
     if batch > 1:
-        for name, value in (("BATCH_COUNT", batch), ("STRIDED_BATCH_OFFSET", layout.stride)):
-            which = getattr(cublaslt.MatrixLayoutAttribute, name)
-            buffer = np.array([value], dtype=cublaslt.get_matrix_layout_attribute_dtype(which))
-            cublaslt.matrix_layout_set_attribute(found, which, buffer.ctypes.data, buffer.nbytes)
+        strides = {"BATCH_COUNT": batch, "STRIDED_BATCH_OFFSET": layout.stride}
+        _set("matrix_layout", cublaslt.MatrixLayoutAttribute, found, strides)
     return found
 
 

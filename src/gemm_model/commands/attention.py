@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gemm_model.core.settings import Settings
 
 OPTIONS = ("attention", "attention_config")
-ATTENTION_SETTINGS = (*common.GPU, "model", "regime")
 
 
 def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> None:

@@ -20,8 +20,6 @@ from gemm_model.core.errors import InputError
 DESCRIPTIONS = CONFIG_DIR / "mechanisms.toml"
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
 """Scope of a number: the card, whichever kernel runs; the card and the rate class; the kernel's code."""
-HARDEST = 16.0
-"""Order of a norm that serves as a maximum [1]; 4 % above the maximum of two equal times; chosen."""
 
 TENSOR, MMA_WARPS, SPILLING, EPILOGUE = "TENSOR", "MMA_WARPS", "SPILLING", "EPILOGUE"
 SMEM, SM_INGRESS, GPC_INGRESS, FILL = "SMEM", "SM_INGRESS", "GPC_INGRESS", "FILL"

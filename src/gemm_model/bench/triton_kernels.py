@@ -1,8 +1,9 @@
-"""Persistent Triton kernels: epilogues, groups of rows, batches, block scales that software applies."""
+"""Persistent Triton kernels with tensor descriptors (TMA): plain products with and without warp specialization,
+epilogues, groups of rows, batches, block scales that software applies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from gemm_model.bench.extended import (
     OUTPUT_SCALE,
     activation_of,
     epilogue_words,
+    extras,
     group_rows,
     masked,
     rows_in_memory,
@@ -46,6 +48,10 @@ ORDER = (
 ACTIVATION_CODES = {"": 0, "relu": 1, "gelu": 2, "silu": 3, "tanh": 4}
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "e4m3": "*fp8e4nv", "fp32": "*fp32", "i32": "*i32"}
 GROUP_TENSORS = ("starts", "ends")
+SPECIALIZED_WARPS = 12
+"""Warps of a specialized kernel [1]; Hopper: a group of four that loads and two groups that multiply;
+Triton."""
+WARPS_PER_GROUP = 4
 ALIGNED = ["tt.divisibility", 16]
 
 _ALPHA = tl.constexpr(ALPHA)
@@ -139,11 +145,12 @@ def _finished(
 
 
 @triton.jit
-def matmul_fused(
+def matmul_persistent(
     a_ptr, b_ptr, d_ptr, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr, row_sum_ptr,
     col_sum_ptr, a_scale_ptr, b_scale_ptr, M, N, K, GROUP_M,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
     ALPHA: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, OUT_SCALE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """D = epilogue(A[M, K] x B[N, K]^T); a program takes every num_programs-th tile of the grouped order."""
     a = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
@@ -153,7 +160,10 @@ def matmul_fused(
     d = tl.make_tensor_descriptor(d_ptr, shape=[M, out_n], strides=[out_n, 1], block_shape=[BLOCK_M, OUT_N])
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
+    for tile in tl.range(
+        tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
+        flatten=not WARP_SPECIALIZE, warp_specialize=WARP_SPECIALIZE,
+    ):  # fmt: skip
         first_m = tile // (GROUP_M * tiles_n) * GROUP_M
         tall = tl.minimum(tiles_m - first_m, GROUP_M)
         within = tile % (GROUP_M * tiles_n)
@@ -167,7 +177,7 @@ def matmul_fused(
             x, offset_m, offset_n, M, N, beta_ptr, residual_ptr, bias_n_ptr, bias_m_ptr, quantize_ptr,
             row_sum_ptr, col_sum_ptr, BLOCK_M, BLOCK_N, ALPHA, ACTIVATION, GATED, OUT_SCALE,
         )  # fmt: skip
-        d.store([offset_m, offset_n * OUT_N // BLOCK_N], x.to(d_ptr.dtype.element_ty))
+        d.store([offset_m, offset_n // 2 if GATED else offset_n], x.to(d_ptr.dtype.element_ty))
 
 
 @triton.jit
@@ -254,11 +264,11 @@ def matmul_batched(
         d.store([matrix, offset_m, offset_n], out)
 
 
-KERNELS = {"single": matmul_fused, "grouped": matmul_grouped, "batched": matmul_batched}
+KERNELS = {"single": matmul_persistent, "grouped": matmul_grouped, "batched": matmul_batched}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusedKernel:
+class TritonKernel:
     """What one compiled kernel depends on."""
 
     kind: str
@@ -285,10 +295,12 @@ def unsupported(problem: GemmProblem) -> str:
     return ""
 
 
-def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
-    """The kernel of a problem. Raises UnsupportedError where a tile does not fit the epilogue."""
-    words = epilogue_words(problem)
+def kernel_of(problem: GemmProblem, config: KernelConfig) -> TritonKernel:
+    """The kernel of a problem. Raises UnsupportedError where tile or warps do not fit what is beyond a GEMM."""
+    words, specialized = epilogue_words(problem), config.warps == SPECIALIZED_WARPS
     scaling, gated = problem.block_scaling, bool(problem.epilogue and problem.epilogue.gated)
+    if specialized and extras(problem):
+        raise UnsupportedError("the triton provider specializes the warps of plain products alone")
     out_tile = config.cta_n // 2 if gated else config.cta_n
     if QUANTIZED in words and out_tile != QUANTIZED_COLUMNS:
         raise UnsupportedError(f"output tiles of {out_tile} columns are not quantized by {QUANTIZED_COLUMNS}")
@@ -313,32 +325,25 @@ def fused_kernel(problem: GemmProblem, config: KernelConfig) -> FusedKernel:
         "ACTIVATION": ACTIVATION_CODES[activation_of(problem).removeprefix("gated_")],
         "GATED": int(gated),
         "OUT_SCALE": int("output_scale" in words),
+        "WARP_SPECIALIZE": specialized,
     }
-    return FusedKernel(
+    return TritonKernel(
         kind=kind,
         pointers=tuple(pointers.items()),
         constants=tuple(constants.items()),
         stages=config.stages,
-        warps=config.warps or 4,
+        warps=config.warps or WARPS_PER_GROUP,
     )
 
 
 @lru_cache(maxsize=1024)
-def compiled(kernel: FusedKernel, compute_capability: tuple[int, int]) -> Any:
-    """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError."""
+def compiled(kernel: TritonKernel, compute_capability: tuple[int, int]) -> Any:
+    """The compiled kernel, from Triton's cache on disk where it is there. Raises CompileError.
+
+    Pointers that the kernel does not have are None.
+    """
+    function, constants = KERNELS[kernel.kind], dict(kernel.constants)
     types = {_argument(name): POINTERS[dtype] for name, dtype in kernel.pointers}
-    options = {"num_warps": kernel.warps, "num_stages": kernel.stages}
-    return compile_kernel(KERNELS[kernel.kind], types, dict(kernel.constants), compute_capability, options)
-
-
-def compile_kernel(
-    function: Any,
-    types: Mapping[str, str],
-    constants: Mapping[str, int],
-    compute_capability: tuple[int, int],
-    options: Mapping[str, int],
-) -> Any:
-    """A kernel with pointers of these types; those that are not given are None. Raises CompileError."""
     signature, fixed = {}, {}
     for name in function.arg_names:
         if name in types:
@@ -355,27 +360,24 @@ def compile_kernel(
         {(names.index(name),): [ALIGNED] for name, dtype in types.items() if dtype != "*i32"},
     )
     target = GPUTarget("cuda", compute_capability[0] * 10 + compute_capability[1], 32)
+    specialized = kernel.warps == SPECIALIZED_WARPS
+    options = {"num_warps": WARPS_PER_GROUP if specialized else kernel.warps, "num_stages": kernel.stages}
     try:
-        return triton.compile(source, target=target, options=dict(options))
+        found = triton.compile(source, target=target, options=options)
     except Exception as error:  # Triton's passes fail with exceptions of many kinds
         raise CompileError(first_line(error)) from error
+    if specialized and found.metadata.num_warps != SPECIALIZED_WARPS:
+        raise CompileError("this Triton does not specialize the warps of this kernel")
+    return found
 
 
 def prepare(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Launch:
-    """A callable that launches the kernel; every tensor is in place, and nothing is launched yet."""
+    """A callable that launches the kernel on the stream of the moment; nothing is launched yet."""
+    triton.set_allocator(_workspace)
     sm_count = torch.cuda.get_device_properties(operands.a.device).multi_processor_count
-    programs = min(tiles(problem, config), sm_count)
-    return launcher(built(problem, config), programs, arguments(problem, config, operands))
-
-
-def built(problem: GemmProblem, config: KernelConfig) -> Any:
-    return compiled(fused_kernel(problem, config), torch.cuda.get_device_capability())
-
-
-def launcher(kernel: Any, programs: int, passed: tuple[Any, ...]) -> Launch:
-    """A callable that launches a compiled kernel with these arguments on the stream of the moment."""
     with as_kernel_errors(RuntimeError, triton.runtime.OutOfResources, wanted=UnsupportedError):
-        run = kernel[(programs, 1, 1)]
+        run = built(problem, config)[(min(tiles(problem, config), sm_count), 1, 1)]
+    passed = arguments(problem, config, operands)
 
     def launch() -> None:
         run(*passed, stream=torch.cuda.current_stream().cuda_stream)
@@ -383,9 +385,18 @@ def launcher(kernel: Any, programs: int, passed: tuple[Any, ...]) -> Launch:
     return launch
 
 
+def built(problem: GemmProblem, config: KernelConfig) -> Any:
+    return compiled(kernel_of(problem, config), torch.cuda.get_device_capability())
+
+
+def _workspace(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+    """Workspace for the tensor descriptors that a kernel makes."""
+    return torch.empty(size, device="cuda", dtype=torch.int8)
+
+
 def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) -> tuple[Any, ...]:
     """What the kernel is called with: tensors, sizes and constants in its order, None for what it lacks."""
-    kernel = fused_kernel(problem, config)
+    kernel = kernel_of(problem, config)
     tensors = {"a": operands.a, "b": operands.b, "d": operands.out}
     tensors |= operands.extras | _scales(problem, operands)
     values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
@@ -407,7 +418,7 @@ def tiles(problem: GemmProblem, config: KernelConfig) -> int:
     return problem.batch * sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
 
 
-def described(kernel: Any) -> Mapping[str, Any]:
+def described(kernel: Any) -> dict[str, Any]:
     """Table cells of a compiled kernel."""
     resources = f"smem={kernel.metadata.shared} registers={kernel.n_regs} spills={kernel.n_spills}"
     return {"algorithm": resources}
