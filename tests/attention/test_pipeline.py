@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from gemm_model.attention.pipeline import StageTimes, tile_ends
-from gemm_model.attention.simulator import simulate_tile
+from gemm_model.timeline.attention import simulate_tile
 
 NAMES = ("load_k", "load_v", "latency", "qk", "softmax", "exponentials", "pv", "correction")
-FREE = dict.fromkeys(NAMES, 0.0)
 
 
 def test_recurrence_equals_simulation_on_random_tiles():
@@ -39,29 +38,27 @@ def test_rows_of_arrays_are_those_of_numbers():
 
 def test_products_alone_take_their_sum():
     # Nothing but products of 100 and 50: two groups of four blocks keep the tensor cores busy throughout.
-    times = StageTimes(**{**FREE, "qk": 100.0, "pv": 50.0})
+    times = StageTimes(qk=100.0, pv=50.0)
     for overlap in (True, False):
         ends = tile_ends(times, groups=2, stages=2, overlap=overlap, blocks=4)
         assert ends == [2 * 150.0 * blocks for blocks in (1, 2, 3, 4)]
 
 
 def test_one_group_without_overlap_does_everything_in_turn():
-    times = StageTimes(
-        **{**FREE, "qk": 10.0, "softmax": 7.0, "exponentials": 5.0, "correction": 2.0, "pv": 20.0}
-    )
+    times = StageTimes(qk=10.0, softmax=7.0, exponentials=5.0, correction=2.0, pv=20.0)
     # 10 + 7 + 5 + 2 + 20 for each block.
     assert tile_ends(times, groups=1, stages=2, overlap=False, blocks=3) == [44.0, 88.0, 132.0]
 
 
 def test_overlap_hides_the_softmax_of_one_group_under_its_own_product():
-    times = StageTimes(**{**FREE, "qk": 10.0, "softmax": 15.0, "pv": 20.0})
+    times = StageTimes(qk=10.0, softmax=15.0, pv=20.0)
     ends = tile_ends(times, groups=1, stages=4, overlap=True, blocks=3)
     # First QK 10 and softmax 15; each further block QK 10, then PV 20 over a softmax of 15; last PV 20.
     assert ends == [45.0, 75.0, 105.0]
 
 
 def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other():
-    times = StageTimes(**{**FREE, "qk": 100.0, "softmax": 150.0, "pv": 100.0})
+    times = StageTimes(qk=100.0, softmax=150.0, pv=100.0)
     ends = tile_ends(times, groups=2, stages=2, overlap=True, blocks=30)
     assert ends[-1] - ends[-2] == 400.0  # two groups' products; the softmax costs nothing
     one = tile_ends(times, groups=1, stages=2, overlap=True, blocks=30)
@@ -69,13 +66,13 @@ def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other():
 
 
 def test_the_sfu_bounds_groups_that_share_it():
-    times = StageTimes(**{**FREE, "qk": 10.0, "exponentials": 100.0, "pv": 10.0})
+    times = StageTimes(qk=10.0, exponentials=100.0, pv=10.0)
     ends = tile_ends(times, groups=3, stages=2, overlap=True, blocks=20)
     assert ends[-1] - ends[-2] == pytest.approx(300.0)
 
 
 def test_loads_bound_a_tile_of_cheap_products():
-    times = StageTimes(**{**FREE, "load_k": 30.0, "load_v": 40.0, "latency": 5.0, "qk": 1.0, "pv": 1.0})
+    times = StageTimes(load_k=30.0, load_v=40.0, latency=5.0, qk=1.0, pv=1.0)
     ends = tile_ends(times, groups=1, stages=2, overlap=True, blocks=10)
     assert ends[-1] - ends[-2] == 70.0
     assert ends[0] == 30.0 + 40.0 + 5.0 + 1.0

@@ -75,9 +75,9 @@ def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_besi
         where = {"batch_size": 4, "num_heads": 4, "num_key_value_heads": 1, "isl": queries, "step": step}
         (row,) = rows_of(tmp_path, f"{name}_attention", where).itertuples()
         sizes = {"batch": 4, "heads": 4, "kv_heads": 1, "seq_q": queries, "seq_kv": 256, "head_dim": 64}
-        problem = AttentionProblem.of(**sizes, head_dim_v=64, dtype="bf16", causal=queries > 1)
-        # Keys and values of 64 elements of 2 bytes.
-        beside_us = numbers.attention_beside_us + 4 * queries * 2 * 64 * 2 / gpu.dram_read_bytes_per_us
+        problem = AttentionProblem.of(**sizes, head_dim_v=64, dtype="bf16", causal=queries > 1, page_size=64)
+        # 64 threads a token: 32 CTAs an SM.
+        beside_us = numbers.attention_beside_us + 4 * queries / (132 * 32) * numbers.token_write_us
         kernel_us = rank_attention(problem, gpu, model=AttentionModel(gpu)).best.prediction.runtime_us
         assert row.latency * 1e3 == pytest.approx(kernel_us + beside_us)
     where = {"num_tokens": 64, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced"}

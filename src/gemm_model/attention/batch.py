@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.attention.kernels import kernel_of, refusal, resolved
+from gemm_model.attention.kernels import CTAS_AN_SM, kernel_of, refusal, resolved
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
@@ -47,19 +47,21 @@ class AttentionBatch:
     group_rows: FloatArray
     turns: BoolArray
     head_dim_step: FloatArray
-    combines_in_turn: BoolArray
+    readers: FloatArray
+    persistent: BoolArray
+    searches: BoolArray
+    """Whether CTAs look up their sequence and its lengths."""
+    copied: BoolArray
+    """Whether threads copy rows of K and V, since no bulk copy brings a key block of several pages."""
     emulated: FloatArray
+    ctas_an_sm: FloatArray
+    combine_latencies: FloatArray
 
     def __len__(self) -> int:
         return len(self.owner)
 
     def __getitem__(self, rows: Any) -> AttentionBatch:
         return AttentionBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
-
-    @property
-    def of_lengths(self) -> BoolArray:
-        """Whether a row belongs to a kernel of variable lengths."""
-        return np.asarray(np.bincount(self.owner)[self.owner] > 1)
 
     @property
     def packed(self) -> FloatArray:
@@ -105,16 +107,18 @@ def _rows_or_refusal(
 def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:
     """Values of the columns after `owner`: one row for each sequence length."""
     kernel = kernel_of(config, gpu)
+    paged = kernel.turns and problem.page_size > 0
+    columns = (
+        *(problem.head_dim, problem.head_dim_v, problem.element_bytes, problem.causal, problem.window),
+        *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
+        *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
+        *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
+        *(kernel.readers, kernel.persistent, bool(problem.lengths) or paged),
+        *(paged and problem.page_size != config.tile_n, config.exp_emulated),
+        *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, kernel.combine_latencies),
+    )
     sequences = 1 if problem.lengths else problem.batch
     return [
-        (
-            *(sequences, problem.heads, problem.kv_heads, seq_q, seq_kv),
-            *(problem.head_dim, problem.head_dim_v, problem.element_bytes, problem.causal, problem.window),
-            *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
-            *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
-            config.scheduler == "longest_first",
-            *(kernel.group_rows, kernel.turns, kernel.head_dim_step, kernel.combines_in_turn),
-            config.exp_emulated,
-        )
+        (sequences, problem.heads, problem.kv_heads, seq_q, seq_kv, *columns)
         for seq_q, seq_kv in problem.sequences
     ]

@@ -16,6 +16,10 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 
 ANY_KERNEL = "any"
+SPLIT_NOTE = """\
+# flash-attn-4 splits no keys on Hopper: view K and V as batch * num_splits sequences,
+# call it with num_splits=1 and return_lse=True, then flash_attn_combine
+"""
 SPLIT_KEYS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Cache lengths in a table of splits [keys]; decode; chosen: powers of two that servers hold."""
 
@@ -114,11 +118,8 @@ def splits_table(
     problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS
 ) -> Mapping[int, int]:
     """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
-    found = {}
-    for length in keys:
-        longer = replace(problem, seq_kv=length, lengths=())
-        found[length] = rank_attention(longer, gpu).best.config.num_splits
-    return found
+    longer = {length: replace(problem, seq_kv=length, lengths=()) for length in keys}
+    return {length: rank_attention(each, gpu).best.config.num_splits for length, each in longer.items()}
 
 
 def flash_attn_arguments(problem: AttentionProblem, config: AttentionConfig) -> dict[str, object]:
@@ -140,30 +141,18 @@ def _flash_attention(problem: AttentionProblem, config: AttentionConfig, gpu: Gp
     if config.kernel != "flash_attention":
         raise InputError(f"the best kernel is {config.kernel}; expected --family flash_attention")
     words = ", ".join(f"{name}={value!r}" for name, value in flash_attn_arguments(problem, config).items())
-    note = ""
-    if config.num_splits > 1 and gpu.kernel_architecture == "sm90":
-        note = (
-            "# flash-attn-4 splits no keys on Hopper: view K and V as batch * num_splits sequences,\n"
-            "# call it with num_splits=1 and return_lse=True, then flash_attn_combine\n"
-        )
-    return f"{note}flash_attn.cute.interface._flash_attn_fwd(q, k, v, {words})"
+    split = config.num_splits > 1 and gpu.kernel_architecture == "sm90"
+    return f"{SPLIT_NOTE * split}flash_attn.cute.interface._flash_attn_fwd(q, k, v, {words})"
 
 
 def _splits(problem: AttentionProblem, _: AttentionConfig, gpu: GpuSpec) -> str:
     if problem.seq_q != 1:
         raise InputError(f"seq_q is {problem.seq_q}; expected 1 for a table of splits")
     table = splits_table(problem, gpu)
-    return json.dumps(
-        {
-            "batch": problem.batch,
-            "heads": problem.heads,
-            "kv_heads": problem.kv_heads,
-            "head_dim": problem.head_dim,
-            "max_num_splits": max(table.values()),
-            "num_splits_by_seq_kv": table,
-            "fixed_split_size_by_seq_kv": {keys: -(-keys // splits) for keys, splits in table.items()},
-        }
-    )
+    fields = {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
+    fields |= {"max_num_splits": max(table.values()), "num_splits_by_seq_kv": table}
+    sizes = {keys: -(-keys // splits) for keys, splits in table.items()}
+    return json.dumps({**fields, "fixed_split_size_by_seq_kv": sizes})
 
 
 def _json(problem: AttentionProblem, config: AttentionConfig, _: GpuSpec) -> str:

@@ -7,7 +7,6 @@ steady-state time of a key block, over the rows that it serves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -19,6 +18,8 @@ from gemm_model.core.errors import InputError
 
 EMULATED_SHARE_STEPS = 16
 """Steps from no emulated exponentials to all of them [1]; schedules to try; chosen."""
+RINGS = 2
+"""Slots of the rings of K and of V [slots]; schedules to try; Hopper, flash-attn-4 4.0.0b36."""
 SETTLED_BLOCKS = 24
 """Key blocks after which the pipeline is periodic [blocks]; costs of attention; chosen: longer than the memory of
 rings and groups."""
@@ -37,25 +38,17 @@ class BlockCosts:
     """All exponentials on FMAs, in parallel with the SFU."""
     softmax: float = 0.0
     correction: float = 0.0
-    load: float = 0.0
-    """Load of K or of V for all groups."""
-    latency: float = 0.0
-    stages: int = 2
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.stages < 1:
-            raise InputError(f"rows are {self.rows} and stages {self.stages}; expected at least 1")
+        if self.rows < 1:
+            raise InputError(f"rows are {self.rows}; expected at least 1")
 
     def times(self, share: float) -> StageTimes:
-        """The stages if FMAs compute `share` of the exponentials [1]."""
-        exponentials = max((1.0 - share) * self.exponentials, share * self.emulated)
+        """The stages if FMAs compute `share` of the exponentials [1]; loads are free."""
         return StageTimes(
-            load_k=self.load,
-            load_v=self.load,
-            latency=self.latency,
             qk=self.qk,
             softmax=self.softmax,
-            exponentials=exponentials,
+            exponentials=max((1.0 - share) * self.exponentials, share * self.emulated),
             pv=self.pv,
             correction=self.correction,
         )
@@ -83,17 +76,13 @@ class Schedule:
 def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ...]:
     """All schedules of a CTA, fastest first; equal ones by fewer groups, then less emulation."""
     shares = [step / EMULATED_SHARE_STEPS for step in range(EMULATED_SHARE_STEPS + 1)] if emulate else [0.0]
-    found = [_priced(costs, *order) for order in _orders(shares)]
+    found = [_priced(costs, *order) for order in product(THREAD_REGISTERS, (False, True), shares)]
     return tuple(sorted(found, key=lambda each: (each.clk_per_row, each.groups, each.emulated_share)))
-
-
-def _orders(shares: list[float]) -> Iterator[tuple[int, bool, float]]:
-    yield from product(THREAD_REGISTERS, (False, True), shares)
 
 
 def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:
     ends = tile_ends(
-        costs.times(share), groups=groups, stages=costs.stages, overlap=overlap, blocks=2 * SETTLED_BLOCKS
+        costs.times(share), groups=groups, stages=RINGS, overlap=overlap, blocks=2 * SETTLED_BLOCKS
     )
     period = (float(ends[-1]) - float(ends[SETTLED_BLOCKS - 1])) / SETTLED_BLOCKS
     return Schedule(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gemm_model.attention.kernels import refusal, resolved
 from gemm_model.attention.model import AttentionModel
@@ -19,34 +19,24 @@ FASTER = 1.1
 """Factor by which a unit's rate is raised to measure its elasticity [1]; elasticities; chosen: small."""
 
 _World = tuple[Silicon, AttentionNumbers]
-
-
-def _with(field: str, factor: float) -> Callable[[_World], _World]:
-    def change(world: _World) -> _World:
-        silicon, numbers = world
-        if hasattr(silicon, field):
-            return replace(silicon, **{field: getattr(silicon, field) * factor}), numbers
-        return silicon, replace(numbers, **{field: getattr(numbers, field) * factor})
-
-    return change
-
-
-UNITS: dict[str, tuple[str, Callable[[_World], _World]]] = {
-    "TENSOR": ("tensor cores: Q K^T and P V", _with("flop_per_clk", FASTER)),
-    "EXPONENTIALS": (
-        "special function units: one exponential a score",
-        _with("exponentials_per_clk", FASTER),
-    ),
-    "SOFTMAX": (
-        "instructions of the softmax: maxima, scales, sums, conversions",
-        _with("score_slots", 1 / FASTER),
-    ),
-    "BARRIERS": ("barriers of a key block, and draining its products", _with("round_trip_clk", 1 / FASTER)),
-    "TILE STARTS": ("from one CTA of an SM to the next", _with("cta_start_us", 1 / FASTER)),
-    "L2": ("L2 bandwidth of the device", _with("l2_bytes_per_us", FASTER)),
-    "DRAM": ("DRAM bandwidth", _with("dram_bytes_per_us", FASTER)),
-    "LAUNCH": ("from one kernel to the next", _with("launch_us", 1 / FASTER)),
+UNITS = {
+    "TENSOR": ("tensor cores: Q K^T and P V", "flop_per_clk", FASTER),
+    "EXPONENTIALS": ("special function units: one exponential a score", "exponentials_per_clk", FASTER),
+    "SOFTMAX": ("instructions of the softmax: maxima, scales, sums, conversions", "score_slots", 1 / FASTER),
+    "BARRIERS": ("barriers of a key block, and draining its products", "round_trip_clk", 1 / FASTER),
+    "TILE STARTS": ("from one CTA of an SM to the next", "cta_start_us", 1 / FASTER),
+    "L2": ("L2 bandwidth of the device", "l2_bytes_per_us", FASTER),
+    "DRAM": ("DRAM bandwidth", "dram_bytes_per_us", FASTER),
+    "LAUNCH": ("from one kernel to the next", "launch_us", 1 / FASTER),
 }
+"""Meaning of each unit, the number of it and the factor that makes it faster."""
+
+
+def _faster(world: _World, number: str, factor: float) -> _World:
+    silicon, numbers = world
+    if hasattr(silicon, number):
+        return replace(silicon, **{number: getattr(silicon, number) * factor}), numbers
+    return silicon, replace(numbers, **{number: getattr(numbers, number) * factor})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +75,14 @@ def explain_attention(
     prediction = _predicted(problem, config, gpu, world)
     base_us = prediction.runtime_us
     units = []
-    for name, (meaning, change) in UNITS.items():
-        faster_us = _predicted(problem, config, gpu, change(world)).runtime_us
+    for name, (meaning, number, factor) in UNITS.items():
+        faster_us = _predicted(problem, config, gpu, _faster(world, number, factor)).runtime_us
         elasticity = (base_us - faster_us) / base_us / (1.0 - 1.0 / FASTER) if base_us else 0.0
         units.append(Unit(name=name, elasticity=elasticity, meaning=meaning))
     what_if = []
-    for words, other in _other_ways(problem, config):
-        if refusal(problem, other, gpu) is None:
+    for words, changed in _other_ways(problem, config).items():
+        other = replace(config, **changed)
+        if other != config and refusal(problem, other, gpu) is None:
             runtime_us = _predicted(problem, other, gpu, world).runtime_us
             relative = runtime_us / base_us if base_us else 1.0
             what_if.append(WhatIf(change=words, runtime_us=runtime_us, relative=relative))
@@ -108,26 +99,21 @@ def _predicted(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec,
     return AttentionModel(gpu, numbers, silicon).predict([(problem, config)]).row(0)
 
 
-def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> list[tuple[str, AttentionConfig]]:
-    """Other configurations that differ in one option, with their names."""
-    found = [
-        (
-            f"{'no ' if config.overlap_in_group else ''}overlap inside a group",
-            config.having(overlap_in_group=not config.overlap_in_group),
-        ),
-        (
-            f"P from {'shared memory' if config.pv_from_registers else 'registers'}",
-            config.having(pv_from_registers=not config.pv_from_registers),
-        ),
-        ("one consumer group", config.having(tile_m=64)),
-        ("half of the exponentials computed by FMAs", config.having(exp_emulated=0.5)),
-    ]
+def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> dict[str, dict[str, Any]]:
+    """Changes of one option, by their names."""
+    overlap, registers = bool(config.overlap_in_group), bool(config.pv_from_registers)
+    found: dict[str, dict[str, Any]] = {
+        f"{'no ' * overlap}overlap inside a group": {"overlap_in_group": not overlap},
+        f"P from {'shared memory' if registers else 'registers'}": {"pv_from_registers": not registers},
+        "one consumer group": {"tile_m": 64},
+        "half of the exponentials computed by FMAs": {"exp_emulated": 0.5},
+    }
     if problem.group > 1:
-        words = "query heads apart" if config.pack_gqa else "query heads packed"
-        found.append((words, config.having(pack_gqa=not config.pack_gqa)))
+        packed = config.pack_gqa
+        found[f"query heads {'apart' if packed else 'packed'}"] = {"pack_gqa": not packed}
     if problem.causal:
-        other = "in_order" if config.scheduler == "longest_first" else "longest_first"
-        found.append((f"tiles {other.replace('_', ' ')}", config.having(scheduler=other)))
+        order = "in_order" if config.scheduler == "longest_first" else "longest_first"
+        found[f"tiles {order.replace('_', ' ')}"] = {"scheduler": order}
     if problem.seq_q == 1:
-        found += [(f"{splits} splits", config.having(num_splits=splits)) for splits in (1, 2, 4, 8, 16)]
-    return [(words, other) for words, other in found if other != config]
+        found |= {f"{splits} splits": {"num_splits": splits} for splits in (1, 2, 4, 8, 16)}
+    return found

@@ -26,8 +26,8 @@ TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
     256: ((128, 80), (128, 64), (64, 80)),
 }
 """Candidate tiles by head size, rounded up to a key [elements]; Hopper; the tiles that were timed."""
-CTAS_OF_FLASH2 = 2
-"""CTAs of FlashAttention 2 that share an SM [CTAs]; all head sizes; its `num_splits_heuristic`."""
+CTAS_AN_SM = 2
+"""CTAs of one group that share an SM [CTAs]; FlashAttention 2, its `num_splits_heuristic`; cuDNN's, by registers."""
 SPLITS = (1, 2, 4, 8, 16, 32)
 """Candidate numbers of splits of a sequence's keys [1]; decode; chosen: powers of two."""
 MOST_SPLITS = 256
@@ -41,34 +41,38 @@ class AttentionKernel:
     name: str
     group_rows: int
     """Rows of Q of one consumer group."""
-    head_dims: tuple[int, int]
+    head_dims: tuple[int, int] = (8, 256)
     """Smallest and largest head size."""
-    turns: bool = True
-    """Whether the groups of a CTA share key blocks and take turns; else each group is its own CTA."""
     own_tile: tuple[int, int] | None = None
     """The only tile of the library's kernel; None if the tile is free."""
     windows: bool = True
     splits: bool = False
     head_dim_step: int = MMA_DEPTH
     """Step of the head sizes that are compiled; products of others are as large as the next one's."""
-    combines_in_turn: bool = False
-    """Whether the combining kernel reads the parts of O one after the other, a latency of L2 each."""
+    readers: int = 1
+    """Warps that each read all of K and V from shared memory, since each holds other rows of Q."""
+    persistent: bool = False
+    """Whether a CTA takes one tile after the other, by a counter that a memset sets before each launch."""
+    narrow_ctas: int = CTAS_AN_SM
+    """CTAs that an SM holds for head sizes up to 64, where each group is its own CTA."""
+    combine_latencies: float = 0.0
+    """L2 latencies that the combining kernel takes for each part of O, which it adds up one after the other."""
+
+    @property
+    def turns(self) -> bool:
+        """Whether the groups of a CTA share key blocks and take turns; else each group is its own CTA."""
+        return self.group_rows >= WARPGROUP_ROWS
 
 
-SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, head_dims=(8, 256), splits=True)
-SM100 = AttentionKernel(name="flash_attention", group_rows=128, head_dims=(8, 256), own_tile=(256, 128))
-CUDNN = AttentionKernel(
-    name="cudnn_attention", group_rows=64, head_dims=(8, 256), windows=False, splits=True, head_dim_step=64
+SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, splits=True)
+SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128))
+CUDNN = replace(
+    SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64, persistent=True
 )
-CUDNN_DECODE = replace(CUDNN, group_rows=16, turns=False)
-FLASH2 = AttentionKernel(
-    name="flash_attention_2",
-    group_rows=16,
-    head_dims=(8, 256),
-    turns=False,
-    splits=True,
-    head_dim_step=32,
-    combines_in_turn=True,
+# Its combining kernel takes 1.6 us and 64 clocks a split (h200, profiles of 9 launches).
+CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4, combine_latencies=0.2)
+FLASH2 = replace(
+    SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4, combine_latencies=1.0
 )
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
@@ -85,9 +89,8 @@ def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
     if found is None:
         known = [name for name, arch in _KERNELS if arch == gpu.kernel_architecture]
         expected = ", ".join(known) or "a GPU of sm80 or newer"
-        raise InputError(
-            f"kernel {config.kernel} does not run on {gpu.name} ({gpu.architecture}); expected {expected}"
-        )
+        card = f"{gpu.name} ({gpu.architecture})"
+        raise InputError(f"kernel {config.kernel} does not run on {card}; expected {expected}")
     return CUDNN_DECODE if found is CUDNN and config.tile_m == CUDNN_DECODE.group_rows else found
 
 
@@ -98,22 +101,25 @@ def kernels_on(gpu: GpuSpec) -> tuple[str, ...]:
 
 def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[int, int]:
     """The tile of a library's heuristic choice (flash-attn-4 4.0.0b36, `_tile_size_fwd_sm90`)."""
-    size, masked = problem.head_dim, problem.causal
+    size = problem.head_dim
     if kernel.own_tile is not None:
         return kernel.own_tile
     if kernel is FLASH2:
         return (128, 128) if size <= 64 else (128, 64) if size <= 128 else (64, 64)
-    if kernel is CUDNN:
-        return (128, 128)
-    if size <= 64:
-        return (192, 128)
-    if size <= 96:
-        return (192, 128 if masked else 144)
-    if size <= 128:
-        return (128, 128)
-    if size <= 192:
-        return (128, 96 if problem.window else 128 if problem.head_dim_v <= 128 else 112)
-    return (128, 64 if problem.window else 80)
+    wide = 96 if problem.window else 128 if problem.head_dim_v <= 128 else 112
+    rows, keys = {
+        64: (192, 128),
+        96: (192, 128 if problem.causal else 144),
+        128: (128, 128),
+        192: (128, wide),
+        256: (128, 64 if problem.window else 80),
+    }[_key_of(size)]
+    return rows, keys
+
+
+def _key_of(head_dim: int) -> int:
+    """The head size of TILES that a head size is rounded up to."""
+    return next((size for size in TILES if size >= head_dim), max(TILES))
 
 
 def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> AttentionConfig:
@@ -122,25 +128,24 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
     tile_m, tile_n = default_tile(problem, kernel)
     own_splits = 1
     if config.tile_m == AUTO and kernel is CUDNN and problem.seq_q == 1:
-        tile_m, own_splits = CUDNN_DECODE.group_rows, cudnn_splits(problem, gpu)
-    elif config.tile_m == AUTO and kernel is FLASH2 and not problem.lengths:
+        kernel, tile_m, own_splits = CUDNN_DECODE, CUDNN_DECODE.group_rows, cudnn_splits(problem, gpu)
+    elif config.tile_m == AUTO and kernel is FLASH2:
         own_splits = library_splits(problem, gpu)
-        if own_splits > 1:
+        # The kernel of split keys reads pages too.
+        if own_splits > 1 or problem.page_size:
             tile_m, tile_n = 64, 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
+    order = "longest_first" if problem.causal and not problem.window and kernel is SM90 else "in_order"
     narrow_default = config.tile_m == AUTO and 64 < problem.head_dim <= 96 and kernel is SM90
     return replace(
         config,
         tile_m=config.tile_m or tile_m,
         tile_n=config.tile_n or tile_n,
-        overlap_in_group=_or(config.overlap_in_group, kernel.turns),
+        stages=1 if kernel is CUDNN_DECODE else config.stages,
+        overlap_in_group=_or(config.overlap_in_group, kernel is not FLASH2),
         pv_from_registers=_or(config.pv_from_registers, not narrow_default),
         pack_gqa=_or(config.pack_gqa, (kernel is SM90 or problem.seq_q == 1) and problem.group > 1),
         num_splits=max(config.num_splits, own_splits),
-        scheduler=config.scheduler
-        if config.scheduler != "auto"
-        else "longest_first"
-        if problem.causal and not problem.window and kernel is SM90
-        else "in_order",
+        scheduler=config.scheduler if config.scheduler != "auto" else order,
     )
 
 
@@ -157,11 +162,14 @@ def cudnn_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
 def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     """Splits that FlashAttention 2's `num_splits_heuristic` chooses when few tiles leave SMs idle.
 
-    It takes the fewest splits that fill waves of two CTAs an SM to at least 85 % of the best filling.
+    It takes the fewest splits that fill waves of two CTAs an SM to at least 85 % of the best filling. With lengths or
+    pages only heads that share keys are split.
     """
+    if problem.lengths or (problem.page_size and (problem.seq_q > 1 or problem.group == 1)):
+        return 1
     packed = problem.group if problem.seq_q == 1 else 1
     rows = ceil(problem.seq_q * packed / WARPGROUP_ROWS)
-    tiles, places = problem.batch * problem.heads // packed * rows, CTAS_OF_FLASH2 * gpu.sm_count
+    tiles, places = problem.batch * problem.heads // packed * rows, CTAS_AN_SM * gpu.sm_count
     blocks = ceil(
         problem.seq_kv / (256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64)
     )
@@ -204,6 +212,8 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
         return f"in_dtype is {problem.dtype.name} with {kernel.name} on {gpu.name}; expected bf16 or fp16"
     if problem.window and not kernel.windows:
         return f"window is {problem.window} with {kernel.name}; expected no window"
+    if problem.page_size and kernel.name == CUDNN.name:
+        return f"page_size is {problem.page_size} with {kernel.name}; expected a contiguous cache"
     if config.num_splits > 1 and not kernel.splits:
         return f"num_splits is {config.num_splits} with {kernel.name} on {gpu.name}; expected 1"
     if config.num_splits > min(MOST_SPLITS, max(problem.seq_kv, 1)):
@@ -238,7 +248,7 @@ def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[At
     own = resolved(problem, AttentionConfig(kernel=kernel), gpu)
     found = [own]
     if kernel_of(own, gpu) is SM90:
-        size = next((size for size in sorted(TILES) if size >= problem.head_dim), max(TILES))
+        size = _key_of(problem.head_dim)
         decode = problem.seq_q == 1 and not problem.lengths
         for tile_m, tile_n in TILES[size]:
             for packed in (True, False) if problem.group > 1 else (False,):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch, batch_of
+from gemm_model.attention.kernels import MMA_DEPTH
 from gemm_model.attention.numbers import MOST_DECODED, AttentionNumbers, attention_numbers, error_bands
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
@@ -29,8 +31,6 @@ from gemm_model.core.prediction import BatchPrediction, interleaved, limiting
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.traffic import merged_share
 
-UNPRICED = ("softcap", "page_size")
-"""Options of a problem that do not change its predicted runtime; a caveat names them."""
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
 BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
@@ -38,8 +38,12 @@ LANES = 128
 """Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
 EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
+COMPUTED = ("qk", "softmax", "exponentials", "pv", "correction")
+"""Stages of a key block beside its loads."""
 CLOCK_STEPS = 3
 """Steps of the search for the clock [steps]; all kernels; chosen: more change less than 0.1 %."""
+MEMSET = 0.5
+"""Time of a memset in a graph over that of a kernel's launch [1]; persistent kernels; h200, 0.75 us."""
 PARTIAL_BYTES = 4.0
 """Bytes to write and read one element of a partial O [B]; split keys; twice 16 bits."""
 
@@ -48,6 +52,9 @@ PARTIAL_BYTES = 4.0
 class Demand:
     """Demand of kernels on the card's units; times are of one consumer group and key block [clk]."""
 
+    batch: AttentionBatch
+    silicon: Silicon
+    numbers: AttentionNumbers
     groups: FloatArray
     """Number of consumer groups that share an SM."""
     qk: FloatArray
@@ -56,6 +63,8 @@ class Demand:
     exponentials: FloatArray
     masked: FloatArray
     """Extra instructions of a block that the mask crosses."""
+    copies: FloatArray
+    """Instructions that copy a block's rows of K and V, in the place of others."""
     correction: FloatArray
     k_bytes: FloatArray
     v_bytes: FloatArray
@@ -68,6 +77,8 @@ class Demand:
     """Share of tile rows that hold queries; MMAs on the others multiply zeros, which draw no current."""
     tiles: FloatArray
     """Units of work of an SM: one CTA, or the CTAs that share an SM."""
+    starts: FloatArray
+    """CTAs that start for each unit of work [1]."""
     mean_blocks: FloatArray
     l2_bytes: FloatArray
     """Bytes that all SMs request from L2."""
@@ -81,30 +92,38 @@ class Demand:
 def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> Demand:
     """The demand of kernels, from their tiles and the card's instruction rates."""
     ctas = tile_count(batch)
-    alone = np.where(ctas > silicon.gpu.sm_count, 2.0, 1.0)
+    alone = np.clip(np.ceil(ctas / silicon.gpu.sm_count), 1.0, batch.ctas_an_sm)
     groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
     rows = np.where(batch.turns, batch.group_rows, batch.tile_m)
     scores = rows * batch.tile_n
     step = batch.head_dim_step
     dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
+    # A kernel that is compiled for few head sizes has one for both.
+    dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
     mean_blocks = mean_over_tiles(batch, lambda blocks: blocks)
     loaders = np.where(batch.turns, 1.0, groups)
     through_smem = np.where(batch.from_registers, 0.0, rows * batch.tile_n * batch.element_bytes)
     traffic = _traffic(batch, silicon, ctas * mean_blocks)
-    share = _rate_share(batch, silicon, numbers)
-    qk_bytes = dim * (rows + batch.tile_n) * batch.element_bytes
-    pv_bytes = batch.tile_n * (np.where(batch.from_registers, 0.0, rows) + dim_v) * batch.element_bytes
+    product_clk = partial(_product_clk, batch, silicon, numbers)
+    qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
+    pv_rows = np.where(batch.from_registers, 0.0, rows)
+    pv_bytes = batch.tile_n * (pv_rows + batch.readers * dim_v) * batch.element_bytes
     # FMAs compute emulated exponentials in parallel with the special function units.
     exponential = np.maximum(
         (1.0 - batch.emulated) / numbers.exponentials_per_clk, batch.emulated * EMULATION_SLOTS / LANES
     )
+    tiles = np.ceil(ctas / np.where(batch.turns, 1.0, groups))
     return Demand(
+        batch=batch,
+        silicon=silicon,
+        numbers=numbers,
         groups=groups,
-        qk=silicon.drain_clk + _product_clk(silicon, share, (rows, batch.tile_n, dim), qk_bytes),
-        pv=_product_clk(silicon, share, (rows, dim_v, batch.tile_n), pv_bytes),
+        qk=silicon.drain_clk + product_clk((rows, batch.tile_n, dim), qk_bytes),
+        pv=product_clk((rows, dim_v, batch.tile_n), pv_bytes),
         softmax=silicon.round_trip_clk + 0.0 * scores,
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
+        copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
         correction=rows * dim_v * numbers.output_slots / LANES
         + through_smem / silicon.gpu.smem_bytes_per_clk_per_sm,
         k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
@@ -112,31 +131,34 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
         start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
         store_bytes=groups * rows * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0),
         filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
-        tiles=np.ceil(ctas / np.where(batch.turns, 1.0, groups)),
+        tiles=tiles,
+        starts=np.where(
+            batch.persistent, np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0), 1.0
+        ),
         mean_blocks=mean_blocks,
         **traffic,
     )
 
 
 def _product_clk(
+    batch: AttentionBatch,
     silicon: Silicon,
-    rate_share: FloatArray,
+    numbers: AttentionNumbers,
     extent: tuple[FloatArray, FloatArray, FloatArray],
     read: FloatArray,
 ) -> FloatArray:
     """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory.
 
-    `extent` are rows, columns and depth [elements], `read` is what comes from shared memory [B].
+    `extent` are rows, columns and depth [elements], `read` is what comes from shared memory [B]. Where warps load
+    operands to registers by instructions of their own, MMAs wait for some of them.
     """
     rows, columns, depth = extent
+    own_rate = batch.turns | (silicon.gpu.kernel_architecture not in ("sm90", "sm100"))
+    rate_share = np.where(own_rate, 1.0, numbers.mma_sync_share)
     math_clk = 2.0 * rows * columns * depth / (silicon.flop_per_clk * rate_share)
-    return np.maximum(math_clk, read / silicon.gpu.smem_bytes_per_clk_per_sm)
-
-
-def _rate_share(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> FloatArray:
-    """Share of the tensor cores' rate that a kernel's instructions reach [1] (`mma_sync_share`)."""
-    whole = silicon.gpu.kernel_architecture not in ("sm90", "sm100")
-    return np.where(batch.turns | whole, 1.0, numbers.mma_sync_share)
+    read_clk = read / silicon.gpu.smem_bytes_per_clk_per_sm
+    beside = smooth_maximum(math_clk, read_clk, numbers.overlap_order)
+    return np.where(batch.readers > 1.0, beside, np.maximum(math_clk, read_clk))
 
 
 def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
@@ -160,7 +182,7 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     lost = 1.0 - _kept(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
     # Tiles that read the same keys of a window are neighbours, which run at the same time.
     lost = np.where(batch.window > 0, 0.0, lost)
-    footprint = q_bytes + o_bytes + kv_bytes
+    footprint = np.bincount(batch.owner, q_bytes + o_bytes + kv_bytes).astype(np.float64)[batch.owner]
     missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
     l2_bytes = blocks * batch.tile_n * both + q_bytes + o_bytes
@@ -202,23 +224,12 @@ class Times:
         return mean_over_tiles(batch, lambda blocks: self.tile_clk(batch, blocks))
 
     def some(self, rows: IntArray) -> Times:
-        return Times(
-            ends=self.ends[:, rows],
-            period=self.period[rows],
-            outside=self.outside[rows],
-            masked=self.masked[rows],
-        )
+        return Times(**{name: getattr(self, name)[..., rows] for name in Times.__slots__})
 
 
-def times_at(
-    batch: AttentionBatch,
-    demand: Demand,
-    silicon: Silicon,
-    numbers: AttentionNumbers,
-    sm_clk_mhz: FloatArray,
-    at_work: FloatArray,
-) -> Times:
+def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Times:
     """The times of each kernel's tiles at a clock; `at_work` SMs share L2 and DRAM."""
+    batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     fresh = demand.dram_bytes / np.maximum(demand.l2_bytes, 1.0)
     l2_us = (1.0 - demand.merged) / silicon.l2_bytes_per_us
 
@@ -227,41 +238,43 @@ def times_at(
         return np.maximum(shared_us * sm_clk_mhz, 1.0 / silicon.port_bytes_per_clk)
 
     each_clk = clk_per_byte(fresh)
+    # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
+    apart = (batch.stages == 1) & ~batch.turns
+    load_clk = np.where(apart, 1.0 / silicon.port_bytes_per_clk / demand.groups, each_clk)
     stages = StageTimes(
-        load_k=demand.k_bytes * each_clk,
-        load_v=demand.v_bytes * each_clk,
+        load_k=load_clk * demand.k_bytes,
+        load_v=load_clk * demand.v_bytes,
         latency=silicon.l2_latency_clk + np.minimum(fresh, 1.0) * silicon.dram_latency_us * sm_clk_mhz,
-        qk=demand.qk,
-        softmax=demand.softmax,
-        exponentials=demand.exponentials,
-        pv=demand.pv,
-        correction=demand.correction,
+        **{name: getattr(demand, name) for name in COMPUTED},
     )
     ends = np.empty((BLOCKS_SIMULATED, len(batch)))
-    kinds = np.stack([demand.groups, batch.stages, batch.overlap])
-    for groups, rings, overlap in np.unique(kinds, axis=1).T:
-        rows = np.flatnonzero((kinds == np.array([[groups], [rings], [overlap]])).all(axis=0))
+    kinds = np.stack([np.where(apart, 1.0, demand.groups), batch.stages, batch.overlap])
+    for kind in np.unique(kinds, axis=1).T:
+        groups, rings, overlap = kind
+        rows = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
         some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
         ends[:, rows] = tile_ends(
             some, groups=int(groups), stages=int(rings), overlap=bool(overlap), blocks=BLOCKS_SIMULATED
         )
     store = demand.store_bytes / numbers.store_bytes_per_clk
+    period = (ends[-1] - ends[-3]) / 2.0
     bounds = np.stack(
         [
             demand.groups * (demand.qk + demand.pv),
             demand.groups * demand.exponentials,
-            _chain(demand, batch),
-            stages.load_k + stages.load_v,
+            np.where(apart, period, _chain(demand)),
+            (demand.k_bytes + demand.v_bytes) * each_clk,
         ]
     )
-    longest = np.maximum(bounds.max(axis=0), 1.0)
+    longest = np.maximum(np.where(apart, period, bounds.max(axis=0)), 1.0)
+    bounds[:3] += demand.copies
     order = numbers.overlap_order
     ends *= ((bounds / longest) ** order).sum(axis=0) ** (1.0 / order)
     return Times(
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
-        outside=(silicon.cta_start_us + demand.groups * silicon.group_end_us) * sm_clk_mhz
-        + np.where(batch.of_lengths, numbers.length_clk, 0.0)
+        outside=demand.starts * (silicon.cta_start_us + demand.groups * silicon.group_end_us) * sm_clk_mhz
+        + batch.searches * numbers.length_clk
         + demand.start_bytes * clk_per_byte(demand.missed)
         + demand.groups * demand.correction
         + store,
@@ -281,26 +294,24 @@ class SmWork:
     period_clk: FloatArray
 
 
-def work_of_sms(
-    batch: AttentionBatch, demand: Demand, silicon: Silicon, numbers: AttentionNumbers, clock: FloatArray
-) -> SmWork:
+def work_of_sms(demand: Demand, clock: FloatArray) -> SmWork:
     """Distribute tiles over SMs: in the first round all SMs load at once, later some load while others compute.
 
     A tile of a later round takes the longer of its time with L2 and DRAM to itself and its share of their time.
     In the last round fewer SMs share them.
     """
-    sms = silicon.gpu.sm_count
+    batch, silicon, sms = demand.batch, demand.silicon, demand.silicon.gpu.sm_count
     rounds = np.maximum(np.ceil(demand.tiles / sms), 1.0)
     left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
     full, tail, alone = (
-        times_at(batch, demand, silicon, numbers, clock, sharers)
+        times_at(demand, clock, sharers)
         for sharers in (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
     )
     mean = full.mean_clk(batch)
     asked = demand.l2_bytes * (1.0 - demand.merged) / silicon.l2_bytes_per_us
     device = np.maximum(asked, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
-    apart = np.asarray(smooth_maximum(alone.mean_clk(batch), device_clk, numbers.overlap_order))
+    apart = np.asarray(smooth_maximum(alone.mean_clk(batch), device_clk, demand.numbers.overlap_order))
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
     last = share * busiest_sm(
         batch, demand.tiles, sms, mean, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks)
@@ -350,28 +361,26 @@ class AttentionModel:
                 refused.append(error.at(index))
                 continue
             silicon = self._silicon or silicon_of(self.gpu, kernels[index[0]][0].dtype.math_kind)
-            parts.append(self.predict_batch(batch, silicon, len(index)))
+            parts.append(self.predict_batch(batch, silicon))
         refuse_all(refused)
         found = parts[0] if len(parts) == 1 else interleaved(parts, rows)
-        unpriced = [name for name in UNPRICED if any(getattr(problem, name) for problem, _ in kernels)]
-        more = tuple(f"{name} is not priced: predicted as without it" for name in unpriced)
-        return replace(found, caveats=(*found.caveats, *more))
+        if not any(problem.softcap for problem, _ in kernels):
+            return found
+        return replace(found, caveats=(*found.caveats, "softcap is not priced: predicted as without it"))
 
-    def predict_batch(self, batch: AttentionBatch, silicon: Silicon, kernels: int) -> BatchPrediction:
+    def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""
-        numbers = self.numbers
-        demand = demand_of(batch, silicon, numbers)
+        demand = demand_of(batch, silicon, self.numbers)
         clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
         sms = self.gpu.sm_count
         for _ in range(CLOCK_STEPS):
-            times = times_at(batch, demand, silicon, numbers, clock, np.minimum(demand.tiles, sms))
+            times = times_at(demand, clock, np.minimum(demand.tiles, sms))
             mean = times.tile_clk(batch, demand.mean_blocks[None, :])[0]
-            busy_us = np.maximum(demand.tiles / self.gpu.sm_count, 1.0) * mean / clock
-            clock = self._clock(demand, silicon, busy_us, clock)
-        work = work_of_sms(batch, demand, silicon, numbers, clock)
-        return self._prediction(batch, demand, silicon, work, clock, kernels)
+            clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
+        return self._prediction(demand, work_of_sms(demand, clock), clock)
 
-    def _clock(self, demand: Demand, silicon: Silicon, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
+    def _clock(self, demand: Demand, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
+        silicon = demand.silicon
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
         busy_clk = busy_us * clock
         math = blocks * (demand.qk - silicon.drain_clk + demand.pv) * demand.filled / busy_clk
@@ -388,31 +397,24 @@ class AttentionModel:
         capped = silicon.capped_clock_mhz(flop_per_us, l2_bytes / busy_us, demand.dram_bytes / busy_us, clock)
         return np.asarray(np.minimum(rested, capped))
 
-    def _prediction(
-        self,
-        batch: AttentionBatch,
-        demand: Demand,
-        silicon: Silicon,
-        sm_work: SmWork,
-        clock: FloatArray,
-        kernels: int,
-    ) -> BatchPrediction:
+    def _prediction(self, demand: Demand, sm_work: SmWork, clock: FloatArray) -> BatchPrediction:
+        batch, silicon = demand.batch, demand.silicon
         sms = self.gpu.sm_count
-        per_kernel = _Totals(batch, kernels)
+        per_kernel = _Totals(batch)
         even_us = per_kernel.sums(demand.tiles * sm_work.mean_clk / clock) / sms
         dram_us = per_kernel.sums(demand.dram_bytes) / silicon.dram_bytes_per_us
         tiles_us = np.maximum(per_kernel.most(sm_work.last_clk / clock), dram_us)
         outside_us = np.minimum(per_kernel.sums(demand.tiles * sm_work.outside_clk / clock) / sms, tiles_us)
-        work = per_kernel.sums(demand.tiles) > 0
-        combine_us = np.where(
-            per_kernel.most(batch.splits) > 1, self._combine_us(batch, silicon, per_kernel), 0.0
-        )
-        launch_us: FloatArray = np.where(work, silicon.launch_us, 0.0)
+        tiles = per_kernel.sums(demand.tiles)
+        work = tiles > 0
+        split = per_kernel.most(batch.splits) > 1
+        combine_us = np.where(split, self._combine_us(batch, silicon, per_kernel), 0.0)
+        launch_us = work * silicon.launch_us * (1.0 + per_kernel.most(batch.persistent * MEMSET))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
         bounds = (
             per_kernel.sums(blocks * demand.groups * (demand.qk + demand.pv)),
             per_kernel.sums(blocks * demand.groups * demand.exponentials),
-            per_kernel.sums(blocks * _chain(demand, batch)),
+            per_kernel.sums(blocks * _chain(demand)),
             per_kernel.sums(demand.l2_bytes * (1.0 - demand.merged)) / silicon.l2_bytes_per_us,
             dram_us,
             launch_us + combine_us,
@@ -431,18 +433,18 @@ class AttentionModel:
             },
             details={
                 "sm_clk_mhz": per_kernel.most(clock),
-                "tiles": per_kernel.sums(demand.tiles),
+                "tiles": tiles,
                 "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
-                / np.maximum(per_kernel.sums(demand.tiles), 1.0),
+                / np.maximum(tiles, 1.0),
                 "block_clk": per_kernel.most(sm_work.period_clk),
                 **{
-                    f"{name.lower().replace(' ', '_')}_us": bound
-                    for name, bound in zip(LIMITERS, bounds, strict=True)
+                    f"{name.lower().replace(' ', '_')}_us": each
+                    for name, each in zip(LIMITERS, bounds, strict=True)
                 },
             },
             bytes_by_level={
-                "dram": per_kernel.sums(demand.dram_bytes),
-                "l2": per_kernel.sums(demand.l2_bytes),
+                level: per_kernel.sums(moved)
+                for level, moved in (("dram", demand.dram_bytes), ("l2", demand.l2_bytes))
             },
             caveats=self.gpu.caveats,
             error_band=per_kernel.most(_bands(batch, self.gpu)),
@@ -451,7 +453,7 @@ class AttentionModel:
     def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
         """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
         parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-        waits_clk = np.where(batch.combines_in_turn, batch.splits * silicon.l2_latency_clk, 0.0)
+        waits_clk = batch.combine_latencies * batch.splits * silicon.l2_latency_clk
         read_us = per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
         return silicon.launch_us + read_us + per_kernel.most(waits_clk / silicon.gpu.sm_clk_mhz)
 
@@ -462,33 +464,19 @@ def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
     return np.asarray(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)])
 
 
-def _chain(demand: Demand, batch: AttentionBatch) -> FloatArray:
+def _chain(demand: Demand) -> FloatArray:
     """Time of a group's dependent work on one block [clk], which no other group can hide."""
     softmax = demand.softmax + demand.exponentials
-    hidden = np.where(batch.overlap, np.maximum(softmax, demand.pv), softmax + demand.pv)
+    hidden = np.where(demand.batch.overlap, np.maximum(softmax, demand.pv), softmax + demand.pv)
     return demand.qk + hidden + demand.correction
 
 
 class _Totals:
-    """Sums and maxima over the rows of each kernel."""
+    """Sums and maxima over the rows of each kernel, which follow each other."""
 
-    def __init__(self, batch: AttentionBatch, kernels: int) -> None:
-        self.owner, self.kernels = batch.owner, kernels
-        self.alike = len(batch) == kernels
-
-    def sums(self, values: FloatArray) -> FloatArray:
-        if self.alike:
-            return values
-        return np.bincount(self.owner, weights=values, minlength=self.kernels).astype(np.float64)
-
-    def most(self, values: FloatArray) -> FloatArray:
-        if self.alike:
-            return values
-        result = np.zeros(self.kernels)
-        # numpy 2.4's unbuffered maximum warns of NaNs where there are none.
-        with np.errstate(invalid="ignore"):
-            np.maximum.at(result, self.owner, values)
-        return result
+    def __init__(self, batch: AttentionBatch) -> None:
+        first = np.searchsorted(batch.owner, np.unique(batch.owner))
+        self.sums, self.most = (partial(unit.reduceat, indices=first) for unit in (np.add, np.maximum))
 
 
 def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:

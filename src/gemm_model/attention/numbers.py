@@ -18,6 +18,7 @@ class AttentionNumbers:
     score_slots: float = empirical("instructions", 0.0, 32.0)
     output_slots: float = empirical("instructions", 0.0, 32.0)
     masked_slots: float = empirical("instructions", 0.0, 64.0)
+    page_slots: float = empirical("instructions", 0.0, 2000.0)
     length_clk: float = empirical("clk", 0.0, 20000.0)
     store_bytes_per_clk: float = empirical("B/clk", 1.0, 1024.0)
     overlap_order: float = empirical("1", 1.0, 64.0)

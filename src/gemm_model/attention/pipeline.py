@@ -16,7 +16,7 @@ Named barriers pass a turn from group to group. In its turn j, a group that over
 
 Without overlap the turn is PV(j-1), then QK(j), and PV waits for the softmax of its own block. These are Liu and
 Grover's equations 1 to 3 for G consumers, two products and two shared units. The event simulation
-(`simulator.py`) shares none of this code.
+(`timeline/attention.py`) shares none of this code.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from gemm_model.core.elementwise import Values, maximum
 class StageTimes:
     """Times of one key block [clk]; scalars or arrays of one length. All but loads are of one group."""
 
-    load_k: Values
-    load_v: Values
-    latency: Values
-    """Delay from the end of a load to the arrival of its data; the producer does not wait for it."""
     qk: Values
-    softmax: Values
-    """Instructions on the group's own lanes: masks, maxima, scales, sums, conversions."""
-    exponentials: Values
-    """Time on the SFU, which the groups share."""
     pv: Values
-    correction: Values
+    softmax: Values = 0.0
+    """Instructions on the group's own lanes: masks, maxima, scales, sums, conversions."""
+    exponentials: Values = 0.0
+    """Time on the SFU, which the groups share."""
+    correction: Values = 0.0
     """Rescaling O, before the group is ready for its next turn."""
+    load_k: Values = 0.0
+    load_v: Values = 0.0
+    latency: Values = 0.0
+    """Delay from the end of a load to the arrival of its data; the producer does not wait for it."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,9 @@ from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 
+L2_LATENCY_CLK = 262.0
+"""Latency of a load that hits L2 [clk]; cards whose description lacks it; published: A100 262, H100 263, RTX 4090 273
+(Luo et al. 2024, arXiv:2402.13499)."""
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
@@ -47,14 +50,8 @@ class Silicon:
 
     def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
         """The SM clock inside a kernel [MHz], from the shares of its time in which its units are busy [1]."""
-        return burst_clock_mhz(
-            self.gpu,
-            self.clock,
-            minimum(math_share, 1.0),
-            minimum(l2_share, 1.0),
-            minimum(dram_share, 1.0),
-            maximum(busy_us, 1.0),
-        )
+        math, l2, dram = (minimum(each, 1.0) for each in (math_share, l2_share, dram_share))
+        return burst_clock_mhz(self.gpu, self.clock, math, l2, dram, maximum(busy_us, 1.0))
 
     def capped_clock_mhz(
         self, flop_per_us: Values, l2_bytes_per_us: Values, dram_bytes_per_us: Values, clock_mhz: Values
@@ -85,7 +82,7 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         or unbounded,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
-        l2_latency_clk=gpu.l2_latency_clk or 0.0,
+        l2_latency_clk=gpu.l2_latency_clk or L2_LATENCY_CLK,
         dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
         drain_clk=numbers.promotion.drain_clk,
         round_trip_clk=numbers.round_trip.single_clk,

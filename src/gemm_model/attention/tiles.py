@@ -41,12 +41,12 @@ def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
     query sees (flash-attn-4, `get_n_block_min_max`).
     """
     offset = batch.seq_kv - batch.seq_q
-    keys = np.ceil(batch.seq_kv / batch.splits)
     last = np.minimum(np.ceil((block + 1.0) * batch.tile_m / batch.packed), batch.seq_q) + offset
-    end = np.where(batch.causal, np.minimum(last, keys), keys)
+    end = np.where(batch.causal, last, batch.seq_kv)
     first = np.floor(block * batch.tile_m / batch.packed) + offset - batch.window
     begin = np.where(batch.window > 0, np.maximum(first, 0.0), 0.0)
-    return np.asarray(np.maximum(np.ceil(end / batch.tile_n) - np.floor(begin / batch.tile_n), 0.0))
+    blocks = np.ceil(end / batch.tile_n) - np.floor(begin / batch.tile_n)
+    return np.asarray(np.maximum(np.ceil(blocks / batch.splits), 0.0))
 
 
 def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
@@ -54,6 +54,8 @@ def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
     rows = batch.tile_m / batch.packed
     diagonal = np.where(batch.causal, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
     left = np.where(batch.window > 0, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
+    # cuDNN masks every block where the last one is not whole.
+    left = np.where(batch.persistent & ~batch.causal & (batch.seq_kv % batch.tile_n > 0), blocks, left)
     return np.asarray(np.minimum(np.maximum(diagonal, 1.0) + left, blocks))
 
 

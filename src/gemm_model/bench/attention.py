@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,14 +50,10 @@ class Tensors:
         if problem.lengths:
             lead_q, lead_kv = ((sum(each),) for each in zip(*problem.lengths, strict=True))
 
-        def made(lead: tuple[int, ...], heads: int, size: int) -> torch.Tensor:
-            return torch.randn(*lead, heads, size, dtype=TYPES[problem.dtype.name], device=device)
-
-        return cls(
-            q=made(lead_q, problem.heads, problem.head_dim),
-            k=made(lead_kv, problem.kv_heads, problem.head_dim),
-            v=made(lead_kv, problem.kv_heads, problem.head_dim_v),
-        )
+        made = partial(torch.randn, dtype=TYPES[problem.dtype.name], device=device)
+        size, kv_heads = problem.head_dim, problem.kv_heads
+        k, v = (made(*lead_kv, kv_heads, each) for each in (size, problem.head_dim_v))
+        return cls(q=made(*lead_q, problem.heads, size), k=k, v=v)
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -81,12 +78,7 @@ def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
         words |= {"max_seqlen_q": problem.seq_q, "max_seqlen_k": problem.seq_kv}
     splits = config.num_splits
     if splits == 1:
-
-        def whole() -> torch.Tensor:
-            _flash_attn_fwd(q, k, v, out=out, **words)
-            return out
-
-        return whole
+        return lambda: _flash_attn_fwd(q, k, v, out=out, **words)[0]
     if problem.seq_q != 1 or problem.seq_kv % splits or problem.lengths:
         raise KernelError(f"num_splits is {splits}; expected one query and a multiple of it as keys")
     from gemm_model.bench.attention_combine import combine
@@ -133,9 +125,8 @@ PROVIDERS = {
 
 def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> float:
     """The largest relative error of three query rows of the first, middle and last sequence, against fp32."""
-    q, k, v = tensors.q, tensors.k, tensors.v
     worst = 0.0
-    for queries, keys, (seq_q, seq_kv) in _sequences(problem, q, k, v, out):
+    for queries, keys, (seq_q, seq_kv) in _sequences(problem, tensors, out):
         for row in {0, seq_q // 2, seq_q - 1}:
             head = row % problem.heads
             last = row + seq_kv - seq_q if problem.causal else seq_kv - 1
@@ -150,24 +141,22 @@ def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tenso
     return worst
 
 
-def _sequences(
-    problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
-) -> Iterator[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], tuple[int, int]]]:
+_Sequence = tuple[list[torch.Tensor], list[torch.Tensor], tuple[int, int]]
+
+
+def _sequences(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> Iterator[_Sequence]:
     """(Q, O), (K, V) and lengths of the first, middle and last sequence that have queries and keys."""
-    if not problem.lengths:
-        for each in sorted({0, problem.batch // 2, problem.batch - 1}):
-            yield (q[each], out[each]), (k[each], v[each]), (problem.seq_q, problem.seq_kv)
-        return
+    lengths = problem.lengths or [(problem.seq_q, problem.seq_kv)] * problem.batch
+    flat = [each.reshape(-1, *each.shape[-2:]) for each in (tensors.q, out, tensors.k, tensors.v)]
     begin_q = begin_kv = 0
-    count = len(problem.lengths)
-    for number, (seq_q, seq_kv) in enumerate(problem.lengths):
+    for number, (seq_q, seq_kv) in enumerate(lengths):
         end_q, end_kv = begin_q + seq_q, begin_kv + seq_kv
-        if number in (0, count // 2, count - 1) and seq_q and seq_kv:
-            yield (
-                (q[begin_q:end_q], out[begin_q:end_q]),
-                (k[begin_kv:end_kv], v[begin_kv:end_kv]),
-                (seq_q, seq_kv),
+        if number in (0, len(lengths) // 2, len(lengths) - 1) and seq_q and seq_kv:
+            queries, keys = (
+                [each[begin_q:end_q] for each in flat[:2]],
+                [each[begin_kv:end_kv] for each in flat[2:]],
             )
+            yield queries, keys, (seq_q, seq_kv)
         begin_q, begin_kv = end_q, end_kv
 
 
@@ -201,14 +190,9 @@ def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, An
         samples, calls = times_us(call)
     except (KernelError, RuntimeError, AssertionError, KeyError) as failed:
         return {"disposition": "failed", "reason": str(failed).partition("\n")[0][:200]}
-    figures = {
-        "runtime_us": round(median(samples), 3),
-        "min_us": samples[0],
-        "max_us": samples[-1],
-        "calls": calls,
-    }
+    figures = {"runtime_us": round(median(samples), 3), "min_us": samples[0], "max_us": samples[-1]}
     texts = {"samples_us": " ".join(f"{each:.3f}" for each in samples), "relative_error": f"{error:.5f}"}
-    return {**figures, **texts, "disposition": "ok", "reason": ""}
+    return {**figures, "calls": calls, **texts, "disposition": "ok", "reason": ""}
 
 
 def require_gpu() -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.model import attention_model
 from gemm_model.commands import common, compare
-from gemm_model.core.attention import EXAMPLE, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import EXAMPLE, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.report.console import explanation, prediction_fields
-from gemm_model.report.document import Document, plain, text_table
+from gemm_model.report.console import changes, explanation, prediction_fields, prediction_row
+from gemm_model.report.document import Document, File, plain, text_table
 
 if TYPE_CHECKING:
     from gemm_model.attention.choice import AttentionChoice, AttentionRanking
-    from gemm_model.core.prediction import Prediction
     from gemm_model.core.settings import Settings
 
 OPTIONS = ("attention", "attention_config")
@@ -63,21 +63,18 @@ def benchmark(args: argparse.Namespace) -> Document:
     if args.output is None:
         raise InputError("no --output given; expected the CSV to write")
     frame = understood_kernels(read_table(args.rows))
-    kernels = attention_rows(frame)
     rows = [{str(name): str(cell) for name, cell in row.items()} for row in frame.to_dict("records")]
     output = args.output
     require_gpu()
     with common.progress("measuring", len(rows)) as advance:
-        good = measure_rows(rows, kernels, output, advance)
+        good = measure_rows(rows, attention_rows(frame), output, advance)
     result = {"file": output, "done": len(rows), "dispositions": {"ok": good, "failed": len(rows) - good}}
     text = f"{good} of {len(rows)} rows measured: {output}"
     return Document(result=result, text=lambda: text, apart=True)
 
 
 def _settings(args: argparse.Namespace, *used: str) -> Settings:
-    common.refuse_unused(
-        args, "with --attention", (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used)
-    )
+    common.refuse_unused(args, "with --attention", (*ATTENTION_SETTINGS, *common.OUTPUT, *OPTIONS, *used))
     chosen = common.settings(args)
     if chosen.model != DEFAULT_MODEL:
         raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
@@ -102,19 +99,10 @@ def _place(chosen: Settings) -> dict[str, Any]:
 
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "window")
-    fields = {name: getattr(problem, name) for name in names}
+    fields = {name: getattr(problem, name) for name in (*SIZES, "window")}
     fields |= {"causal": int(problem.causal), "in_dtype": problem.dtype.name}
-    fields |= {name: getattr(problem, name) for name in ("softcap", "page_size") if getattr(problem, name)}
-    lengths = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in problem.lengths)
-    return fields | ({"lengths": lengths} if lengths else {})
-
-
-def _row(prediction: Prediction) -> dict[str, Any]:
-    phases = {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
-    levels = {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
-    times = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
-    return {**times, "error_band": prediction.error_band, **phases, **levels, **prediction.details}
+    more = {"softcap": problem.softcap, "page_size": problem.page_size, "lengths": problem.lengths_text}
+    return fields | {name: value for name, value in more.items() if value}
 
 
 def answer(args: argparse.Namespace) -> compare.Answer:
@@ -129,13 +117,18 @@ def answer(args: argparse.Namespace) -> compare.Answer:
     return _answer(choice, problem)
 
 
-def best(args: argparse.Namespace, *used: str) -> compare.Answer:
-    """The fastest configuration on the card of --gpu."""
+def _ranked(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionRanking]:
+    """Settings, problem and ranked configurations of a verb about all kernels."""
     from gemm_model.attention.choice import rank_attention
 
-    chosen = _settings(args, "family", "sweep", "plot", *used)
-    problem = AttentionProblem.parse(args.attention)
-    ranking = rank_attention(problem, chosen.gpu, args.family, attention_model(chosen.gpu, chosen.options))
+    chosen, problem = _settings(args, "family", *used), AttentionProblem.parse(args.attention)
+    model = attention_model(chosen.gpu, chosen.options)
+    return chosen, problem, rank_attention(problem, chosen.gpu, args.family, model)
+
+
+def best(args: argparse.Namespace) -> compare.Answer:
+    """The fastest configuration on the card of --gpu."""
+    _, problem, ranking = _ranked(args, "sweep", "plot")
     return _answer(ranking.best, problem)
 
 
@@ -151,8 +144,8 @@ def explained(args: argparse.Namespace) -> compare.Answer:
 
 def explored(args: argparse.Namespace) -> compare.Answer:
     """Write the page of an attention on the card of --gpu; its fastest configuration."""
-    found = explore(args)
-    return replace(best(args, "html"), beside={"file": str(args.html)}, files=found.files)
+    _, problem, ranking, page = _explored(args)
+    return replace(_answer(ranking.best, problem), beside={"file": str(args.html)}, files=[page])
 
 
 def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answer:
@@ -169,35 +162,31 @@ def predict(args: argparse.Namespace) -> Document:
     chosen, problem, config = _one(args)
     prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
     asked, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
-    return common.document(
-        chosen,
-        result={"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)},
-        rows=[{**asked, **_place(chosen), **kernel, **_row(prediction)}],
-        text=lambda: explanation({**asked, **kernel}, prediction),
-    )
+    result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
+    rows = [{**asked, **_place(chosen), **kernel, **prediction_row(prediction)}]
+    text = partial(explanation, {**asked, **kernel}, prediction)
+    return common.document(chosen, result=result, rows=rows, text=text)
 
 
 def rank(args: argparse.Namespace) -> Document:
     """The configurations of one attention by predicted time, why one did not win, or the winner's text."""
-    from gemm_model.attention.choice import emit_attention, rank_attention, why_not
+    from gemm_model.attention.choice import emit_attention, why_not
 
-    chosen = _settings(args, "family", "top", "emit", "why_not")
-    problem = AttentionProblem.parse(args.attention)
-    model = attention_model(chosen.gpu, chosen.options)
-    ranking = rank_attention(problem, chosen.gpu, args.family, model)
+    chosen, problem, ranking = _ranked(args, "top", "emit", "why_not")
     asked = problem_fields(problem)
+    if args.why_not is None and args.emit is None:
+        return _ranking(chosen, ranking, asked, args.top)
+    result: dict[str, Any] = {"problem": asked}
     if args.why_not is not None:
-        answer = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
-        row = {"config": args.why_not, "answer": answer}
-        result = {"problem": asked, "why_not": row}
-        return common.document(chosen, result=result, rows=[row], text=lambda: answer)
-    if args.emit is not None:
+        model = attention_model(chosen.gpu, chosen.options)
+        text = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
+        result["why_not"] = row = {"config": args.why_not, "answer": text}
+    else:
         best = ranking.best.config
         text = emit_attention(args.emit, problem, best, chosen.gpu)
         row = {"target": args.emit, "text": text}
-        result = {"problem": asked, "kernel": dict(best.fields), "emit": row}
-        return common.document(chosen, result=result, rows=[row], text=lambda: text)
-    return _ranking(chosen, ranking, asked, args.top)
+        result |= {"kernel": dict(best.fields), "emit": row}
+    return common.document(chosen, result=result, rows=[row], text=lambda: text)
 
 
 def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any], top: int) -> Document:
@@ -208,7 +197,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
     ]
     band = ranking.best.prediction.error_band or 0.0
     tied = sum(choice.prediction.runtime_us <= best_us * (1.0 + band) for choice in ranking.choices) - 1
-    shown = ranking.choices[:top]
+    shown = list(zip(rows, ranking.choices, strict=False))
     result: dict[str, Any] = {
         "problem": asked,
         "candidates": len(ranking.choices),
@@ -217,18 +206,13 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
         "reason": ranking.reason,
         "library_choice": _choice(ranking.own),
         "gain": ranking.gain,
-        "choices": [
-            {**row, "prediction": prediction_fields(choice.prediction)}
-            for row, choice in zip(rows, shown, strict=True)
-        ],
+        "choices": [{**row, "prediction": prediction_fields(each.prediction)} for row, each in shown],
     }
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
-    table = [
-        {**asked, **_place(chosen), **choice.config.fields, **row}
-        for row, choice in zip(rows, shown, strict=True)
-    ]
-    return common.document(chosen, result=result, rows=table, notes=notes, text=lambda: text_table(rows))
+    table = [{**asked, **_place(chosen), **each.config.fields, **row} for row, each in shown]
+    text = partial(text_table, rows)
+    return common.document(chosen, result=result, rows=table, notes=notes, text=text)
 
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:
@@ -245,19 +229,20 @@ def _choice(choice: AttentionChoice) -> dict[str, Any]:
 
 def explore(args: argparse.Namespace) -> Document:
     """Write the page of one attention; the fastest configuration is the answer."""
-    from gemm_model.attention.choice import rank_attention
+    chosen, problem, ranking, page = _explored(args)
+    result = {"file": args.html, "problem": problem_fields(problem), "kernels": len(ranking.choices)}
+    return common.document(chosen, result=result, rows=[_choice(ranking.best)], files=[page])
+
+
+def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, AttentionRanking, File]:
     from gemm_model.attention.explanation import explain_attention
     from gemm_model.report.page.attention import attention_page
 
-    chosen = _settings(args, "family", "html")
-    problem = AttentionProblem.parse(args.attention)
+    chosen, problem, ranking = _ranked(args, "html")
     _refuse_settled(chosen)
-    ranking = rank_attention(problem, chosen.gpu, args.family)
     explanation = explain_attention(problem, ranking.best.config, chosen.gpu)
-    result = {"file": args.html, "problem": problem_fields(problem), "kernels": len(ranking.choices)}
-    row = _choice(ranking.best)
     page = common.page(args.html, lambda: attention_page(ranking, explanation, chosen.gpu.name))
-    return common.document(chosen, result=result, rows=[row], files=[page])
+    return chosen, problem, ranking, page
 
 
 def explain(args: argparse.Namespace) -> Document:
@@ -268,43 +253,28 @@ def explain(args: argparse.Namespace) -> Document:
     _refuse_settled(chosen)
     found = explain_attention(problem, config, chosen.gpu)
     prediction = found.prediction
-    what_if = [
-        {"change": each.change, "predicted_us": each.runtime_us, "relative": each.relative}
-        for each in found.what_if
-    ]
+    names = ("change", "predicted_us", "relative")
+    what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
-    mechanisms = [
-        {
-            "name": unit.name,
-            "time_us": unit.elasticity * prediction.runtime_us,
-            "share_of_runtime": unit.elasticity,
-            "meaning": unit.meaning,
-        }
-        for unit in found.units
-    ]
     result: dict[str, Any] = {
         "problem": problem_fields(problem),
         "kernel": found.config.fields,
         "prediction": prediction_fields(prediction),
         "limiter": found.limiter,
-        "mechanisms": mechanisms,
+        "mechanisms": [
+            {"name": unit.name, "time_us": unit.elasticity * prediction.runtime_us}
+            | {"share_of_runtime": unit.elasticity, "meaning": unit.meaning}
+            for unit in found.units
+        ],
         "wave_occupancy": tiles / (-(-tiles // sms) * sms) if tiles else 0.0,
     }
 
     def text() -> str:
-        shown = [
-            {
-                "unit": each["name"],
-                "elasticity": f"{each['share_of_runtime']:.0%}",
-                "what it is": each["meaning"],
-            }
-            for each in mechanisms
-        ]
-        worlds = [
-            {"what if": each.change, "us": each.runtime_us, "change": f"{each.relative - 1:+.1%}"}
-            for each in found.what_if
+        units = [
+            {"unit": each.name, "elasticity": f"{each.elasticity:.0%}", "what it is": each.meaning}
+            for each in found.units
         ]
         first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
-        return "\n".join((first, "", "UNITS", text_table(shown), "", "WHAT IF", text_table(worlds)))
+        return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
     return common.document(chosen, result=plain(result), rows=what_if, text=text)

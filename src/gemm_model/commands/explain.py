@@ -14,7 +14,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.kernels.registry import family_of, sums_stay
-from gemm_model.report.console import prediction_fields
+from gemm_model.report.console import changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gemm_model.core.settings import Settings
     from gemm_model.integrations.nsight import Beside
     from gemm_model.kernel_model.comparison import Difference
-    from gemm_model.kernel_model.explanation import Explanation, WhatIf
+    from gemm_model.kernel_model.explanation import Explanation
     from gemm_model.kernel_model.measured import Measured
     from gemm_model.kernel_model.question import World
 
@@ -397,9 +397,9 @@ def _text(found: Explanation) -> str:
         *_waterfall(found),
     ]
     if found.advice:
-        lines += ["", "WHAT WOULD HELP: another value of one setting", _changes(found.advice)]
+        lines += ["", "WHAT WOULD HELP: another value of one setting", changes(found.advice)]
     moved = ", ".join(f"{level} {value / 1e6:.4g} MB" for level, value in prediction.bytes_by_level.items())
-    lines += ["", f"BYTES: {moved}", "", "WHAT IF", _changes(found.what_if)]
+    lines += ["", f"BYTES: {moved}", "", "WHAT IF", changes(found.what_if)]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
 
@@ -426,8 +426,3 @@ def _waterfall(found: Explanation) -> list[str]:
         mark = "#" if step.added_us >= 0 else "-"
         lines.append(f"{step.name:{width}} {step.added_us:+9.4g} us {' ' * first}{mark * (last - first)}")
     return [line.rstrip() for line in lines]
-
-
-def _changes(changes: tuple[WhatIf, ...]) -> str:
-    rows = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in changes]
-    return text_table([dict(zip(("change", "us", "saves"), each, strict=True)) for each in rows])

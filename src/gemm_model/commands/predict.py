@@ -182,7 +182,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
     from gemm_model.api import predict
     from gemm_model.core.fields import kernel_fields, problem_fields
-    from gemm_model.report.console import explanation, prediction_fields
+    from gemm_model.report.console import explanation, prediction_fields, prediction_row
 
     chosen = common.settings(args)
     problem = kinds.problem(args)
@@ -208,16 +208,12 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         **common.place(chosen.gpu.name, chosen.options.get("regime")),
         **kernel,
         **over_routings,
-        "predicted_us": prediction.runtime_us,
-        "limiter": prediction.limiter,
+        **prediction_row(prediction),
     }
-    row |= {"error_band": prediction.error_band}
-    row |= {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
-    row |= {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
     return common.document(
         chosen,
         result=result,
-        rows=[{**row, **prediction.details}],
+        rows=[row],
         notes=notes,
         text=lambda: (
             ("" if expected is None else f"{kinds.expected_text(expected)}\n")

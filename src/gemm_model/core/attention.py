@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import nan
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
-from gemm_model.core.sizes import MAX_DIGITS, require_size
+from gemm_model.core.sizes import require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2")
 """Kernels of fused attention: of the package flash-attn-4, and those that torch's own attention runs."""
@@ -23,6 +24,11 @@ OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
 EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 MASKS = ("full", "causal")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
+WORDS = (*SIZES, "window", "page_size", "dtype", "softcap", "lengths")
+FLAGS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
+FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+REALS = ("softcap", "exp_emulated")
+NUMBER = r"-?\d{1,19}(\.\d{0,9})?(e[+-]?\d{1,2})?"
 MAY_BE_0 = ("seq_q", "seq_kv", "window", "page_size")
 
 
@@ -96,17 +102,11 @@ class AttentionProblem:
         mask, *words = re.split(r"[\s,]+", text.strip())
         if mask not in MASKS:
             raise InputError(f"attention begins with {mask[:40]!r}; expected words as in '{EXAMPLE}'")
-        values: dict[str, Any] = {"causal": mask == "causal"}
-        for word in words:
-            name, _, value = word.partition("=")
-            if name in values:
-                raise InputError(f"attention has the word {name} twice; expected it once")
-            values[name] = _word(name, value, word)
-        for name in ("heads", "head_dim"):
+        values = _words("attention", words, WORDS, f"words as in '{EXAMPLE}'")
+        values["causal"] = mask == "causal"
+        for name in ("heads", "head_dim", "lengths" if "lengths" in values else "seq_q"):
             if name not in values:
                 raise InputError(f"attention lacks {name}=; expected words as in '{EXAMPLE}'")
-        if "seq_q" not in values and "lengths" not in values:
-            raise InputError(f"attention lacks seq_q=; expected words as in '{EXAMPLE}'")
         return cls.of(**values)
 
     @property
@@ -115,10 +115,15 @@ class AttentionProblem:
         given = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if getattr(self, name)}
         if self.lengths:
             given = {name: value for name, value in given.items() if name not in ("batch", "seq_q", "seq_kv")}
-            given["lengths"] = "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in self.lengths)
+            given["lengths"] = self.lengths_text
         words = [f"{name}={value}" for name, value in given.items()]
         words += [f"softcap={self.softcap:g}"] if self.softcap else []
         return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
+
+    @property
+    def lengths_text(self) -> str:
+        """Queries and keys of each sequence, as words and cells have them."""
+        return "+".join(f"{seq_q}:{seq_kv}" for seq_q, seq_kv in self.lengths)
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
@@ -153,17 +158,40 @@ def _scores(problem: AttentionProblem, seq_q: int, seq_kv: int) -> float:
     return ramp * (first + first + ramp - 1) / 2 + (seq_q - ramp) * float(kept)
 
 
-def _word(name: str, value: str, word: str) -> Any:
-    if name in (*SIZES, "window", "page_size") and value.isdecimal() and len(value) <= MAX_DIGITS:
-        return int(value)
-    if name == "dtype" and value:
-        return value
-    if name == "softcap" and re.fullmatch(r"\d{1,6}(\.\d{1,6})?", value):
-        return float(value)
-    if name == "lengths" and re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", value):
-        pairs = (pair.split(":") for pair in value.split("+"))
-        return tuple((int(queries), int(keys)) for queries, keys in pairs)
-    raise InputError(f"attention has the word {word[:40]!r}; expected words as in '{EXAMPLE}'")
+def value_of(name: str, text: str) -> Any:
+    """The value of a problem's or configuration's field from a word or cell; raises InputError for others."""
+    if name in ("dtype", "kernel", "scheduler"):
+        return text
+    if name == "lengths":
+        if not re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", text):
+            raise InputError(f"lengths is {text[:40]!r}; expected queries and keys as 512:512+1:9000")
+        return tuple(tuple(map(int, pair.split(":"))) for pair in text.split("+"))
+    if name in FLAGS:
+        if text.lower() not in FLAG_TEXTS:
+            raise InputError(f"{name} is {text[:40]!r}; expected 0 or 1")
+        return FLAG_TEXTS[text.lower()]
+    number = float(text) if re.fullmatch(NUMBER, text) else nan
+    if name in REALS and number == number:
+        return number
+    if number % 1.0 != 0.0:
+        raise InputError(f"{name} is {text[:40]!r}; expected a {'' if name in REALS else 'whole '}number")
+    return int(number)
+
+
+def _words(what: str, words: Sequence[str], names: Sequence[str], example: str) -> dict[str, Any]:
+    """Values by name of words such as seq_q=4096; raises InputError for unknown, repeated or impossible ones."""
+    values: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name in values:
+            raise InputError(f"{what} has the word {name} twice; expected it once")
+        try:
+            if name not in names:
+                raise InputError(name)
+            values[name] = value_of(name, text)
+        except InputError:
+            raise InputError(f"{what} has the word {word[:40]!r}; expected {example}") from None
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +219,11 @@ class AttentionConfig:
     exp_emulated: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kernel not in KERNELS:
-            raise InputError(f"kernel is {self.kernel!r}; expected one of {', '.join(KERNELS)}")
-        if self.scheduler not in SCHEDULERS:
-            raise InputError(f"scheduler is {self.scheduler!r}; expected one of {', '.join(SCHEDULERS)}")
-        for name in ("stages", "num_splits"):
-            require_size(self, name)
-        for name in ("tile_m", "tile_n"):
-            if getattr(self, name) != 0:
+        for name, known in (("kernel", KERNELS), ("scheduler", SCHEDULERS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+        for name in ("stages", "num_splits", "tile_m", "tile_n"):
+            if not name.startswith("tile") or getattr(self, name) != AUTO:
                 require_size(self, name)
         if not 0.0 <= self.exp_emulated <= 1.0:
             raise InputError(f"exp_emulated is {self.exp_emulated!r}; expected a share from 0 to 1")
@@ -210,31 +235,13 @@ class AttentionConfig:
         The kernel comes first; what is left out is the kernel's own. Raises InputError for other words.
         """
         kernel, *words = re.split(r"[\s,]+", text.strip())
-        values: dict[str, Any] = {"kernel": kernel}
-        kinds = {spec.name: spec.type for spec in fields(cls)}
-        for word in words:
-            name, _, value = word.partition("=")
-            if name == "tile" and re.fullmatch(r"\d{1,6}x\d{1,6}", value):
-                values["tile_m"], values["tile_n"] = map(int, value.split("x"))
-            elif name == "scheduler" and value:
-                values[name] = value
-            elif "bool" in str(kinds.get(name)) and value in ("0", "1"):
-                values[name] = value == "1"
-            elif kinds.get(name) == "int" and value.isdecimal() and len(value) <= MAX_DIGITS:
-                values[name] = int(value)
-            elif name == "exp_emulated" and re.fullmatch(r"[01](\.\d{1,6})?", value):
-                values[name] = float(value)
-            else:
-                known = ", ".join(("tile", *kinds))
-                raise InputError(f"attention configuration has the word {word[:40]!r}; expected {known}")
-        return cls(**values)
-
-    def having(self, **changes: Any) -> AttentionConfig:
-        return replace(self, **changes)
+        words = [re.sub(r"^tile=(\d{1,6})x(\d{1,6})$", r"tile_m=\1 tile_n=\2", word) for word in words]
+        names = [spec.name for spec in fields(cls)][1:]
+        known = ", ".join(("tile", *names))
+        return cls(kernel=kernel, **_words("attention configuration", " ".join(words).split(), names, known))
 
     @property
     def fields(self) -> Mapping[str, Any]:
         """By the names that columns of tables have; flags are 0 and 1."""
-        return {
-            name: int(value) if isinstance(value, bool) else value for name, value in asdict(self).items()
-        }
+        cells = asdict(self).items()
+        return {name: int(value) if isinstance(value, bool) else value for name, value in cells}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.core.fields import number_text
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
+from gemm_model.report.document import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from gemm_model.kernel_model.explanation import WhatIf
 
 INDENT = "    "
 
@@ -19,6 +22,15 @@ def prediction_fields(prediction: Prediction) -> dict[str, Any]:
     """A prediction as fields of a result; its time is `predicted_us`, a measured time is `runtime_us`."""
     values = asdict(prediction)
     return {"predicted_us": values.pop("runtime_us"), **values, "residual_share": prediction.residual_share}
+
+
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as columns of a table."""
+    row = {"predicted_us": prediction.runtime_us, "limiter": prediction.limiter}
+    row |= {"error_band": prediction.error_band}
+    row |= {f"phase_{name}_us": value for name, value in prediction.phases_us.items()}
+    row |= {f"{level}_bytes": value for level, value in prediction.bytes_by_level.items()}
+    return {**row, **prediction.details}
 
 
 def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:
@@ -74,6 +86,12 @@ def kernel_title(kernel: Mapping[str, Any]) -> str:
     given = [f"{name}={kernel[name]}" for name in names if kernel.get(name) not in (None, "")]
     tile = f" tile={kernel['tile_m']}x{kernel['tile_n']}" if kernel.get("tile_m") else ""
     return f"ATTENTION {' '.join(given)}{tile}"
+
+
+def changes(found: Sequence[WhatIf]) -> str:
+    """A table of what-ifs, with what each saves of the runtime."""
+    rows = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in found]
+    return text_table([dict(zip(("change", "us", "saves"), each, strict=True)) for each in rows])
 
 
 def extreme_rows(frame: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

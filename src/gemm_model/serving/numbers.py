@@ -31,6 +31,7 @@ class ServingNumbers:
     trees_margin: float = empirical("1", 0.0, 1.0)
     formulas_margin: float = empirical("1", 0.0, 1.0)
     attention_beside_us: float = empirical("us", 0.0, 50.0)
+    token_write_us: float = empirical("us", 0.0, 20.0)
     experts_beside_us: float = empirical("us", 0.0, 100.0)
 
 

@@ -35,6 +35,8 @@ LONGEST = 2**15
 """Longest sequence of Vidur's tables [tokens]."""
 MOST_NEW, MOST_KEYS = 2**17, 2**20
 """Most new tokens of a prefill and most keys of a decode [tokens]; those of aiconfigurator's own tables."""
+PAGE = 64
+"""Keys of a page [keys]; aiconfigurator 0.12, its collector of vLLM's attention."""
 VIDUR_TOKENS = (*(2**power for power in range(6)), *range(64, 1024, 64), *range(1024, 4097, 256))
 VIDUR_PARTS = {
     **{"qkv": "attn_pre_proj", "output projection": "attn_post_proj", "down": "mlp_down_proj"},
@@ -106,7 +108,7 @@ def _heads(model: ModelShapes, cards: int) -> Iterator[_Heads]:
 
 
 def _attention_row(card: Card, heads: _Heads, batch: int, queries: int, keys: int) -> dict[str, Any]:
-    """A layer's attention: the kernel, what vLLM runs beside it, and the new keys and values written to the cache."""
+    """A layer's attention: the kernel on pages, what vLLM runs beside it, and the new keys and values it writes."""
     prefill = queries > 1
     seen = keys if prefill or not heads.window else min(keys, heads.window)
     problem = AttentionProblem.of(
@@ -120,9 +122,10 @@ def _attention_row(card: Card, heads: _Heads, batch: int, queries: int, keys: in
         dtype=heads.dtype,
         causal=prefill,
         window=max(heads.window - 1, 0) if prefill else 0,
+        page_size=PAGE,
     )
     time_us = card.predicted(problem)[0] + serving_numbers().attention_beside_us
-    time_us += _elementwise_us(card.gpu, batch * queries * heads.kv_heads * heads.head_dim * 4)
+    time_us += _cache_write_us(card.gpu, batch * queries, heads.kv_heads * heads.head_dim)
     sizes = {"batch_size": batch, "isl": queries, "num_heads": heads.heads}
     sizes |= {"num_key_value_heads": heads.kv_heads, "head_dim": heads.head_dim, "beam_width": 1}
     types = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}
@@ -266,6 +269,13 @@ def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ran
 
 def _medians(times_us: Mapping[str, float]) -> dict[str, float]:
     return {f"time_stats.{name}.median": time_us / 1e3 for name, time_us in times_us.items()}
+
+
+def _cache_write_us(gpu: GpuSpec, tokens: int, width: int) -> float:
+    """Writing K and V of `width` 16-bit elements a token [us]: a CTA a token, of a thread an element up to 512."""
+    ctas = min(gpu.threads_per_sm // min(width, 512), gpu.ctas_per_sm)
+    waves_us = tokens / (gpu.sm_count * ctas) * serving_numbers().token_write_us
+    return max(waves_us, _elementwise_us(gpu, 8.0 * tokens * width))
 
 
 def _elementwise_us(gpu: GpuSpec, moved_bytes: float) -> float:

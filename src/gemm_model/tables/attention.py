@@ -8,16 +8,13 @@ stands for the default. Further columns travel along untouched.
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gemm_model.attention.model import AttentionModel
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
-from gemm_model.core.dtypes import element_type
+from gemm_model.core.attention import AttentionConfig, AttentionProblem, value_of
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
@@ -29,10 +26,8 @@ PROBLEM_COLUMNS = (
 )
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
 COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
-_FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
-_FLAG_COLUMNS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
-_TEXT_COLUMNS = ("kernel", "scheduler", "in_dtype", "lengths")
-_REAL_COLUMNS = ("softcap", "exp_emulated")
+NAMES = {"in_dtype": "dtype"}
+"""Columns that are another word of the problem."""
 
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
@@ -51,9 +46,8 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
     required = ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q")
     for name in required:
         if name not in frame:
-            raise InputError(
-                f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(required)}"
-            )
+            table, wanted = table_name(frame), ", ".join(required)
+            raise InputError(f"{table}: column {name!r} is missing; expected {wanted}")
     names = [name for name in COLUMNS if name in frame]
     texts = [["" if pd.isna(cell) else str(cell).strip() for cell in frame[name]] for name in names]
     known: dict[tuple[str, ...], tuple[AttentionProblem, AttentionConfig]] = {}
@@ -91,31 +85,10 @@ def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[st
 
 
 def _kernel(cells: dict[str, str]) -> tuple[AttentionProblem, AttentionConfig]:
-    values = {name: _value(name, text) for name, text in cells.items() if text}
-    problem = {name: values.pop(name) for name in PROBLEM_COLUMNS if name in values}
-    element = element_type(problem.pop("in_dtype", "bf16"))
-    problem.setdefault("seq_kv", problem.get("seq_q", 0))
+    named = {NAMES.get(name, name): text for name, text in cells.items() if text}
+    values = {name: value_of(name, text) for name, text in named.items()}
+    config = {name: values.pop(name) for name in CONFIG_COLUMNS if name in values}
     for name in ("heads", "head_dim"):
-        if name not in problem:
+        if name not in values:
             raise InputError(f"{name} is empty; expected a positive whole number")
-    return AttentionProblem(dtype=element, **problem), AttentionConfig(**values)
-
-
-def _value(name: str, text: str) -> Any:
-    if name == "lengths":
-        return AttentionProblem.parse(f"full heads=1 head_dim=8 lengths={text}").lengths
-    if name in _TEXT_COLUMNS:
-        return text
-    if name in _FLAG_COLUMNS:
-        if text.lower() not in _FLAGS:
-            raise InputError(f"{name} is {text[:40]!r}; expected 0 or 1")
-        return _FLAGS[text.lower()]
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if name in _REAL_COLUMNS and math.isfinite(number):
-        return number
-    if not number.is_integer():
-        raise InputError(f"{name} is {text[:40]!r}; expected a whole number")
-    return int(number)
+    return AttentionProblem.of(**values), AttentionConfig(**config)

@@ -83,9 +83,9 @@ class Barrier:
         self.phase = 0
         self._count = count
         self._arrived = 0
-        self._waiting: list[tuple[int, _Warp]] = []
+        self._waiting: list[tuple[int, Warp]] = []
 
-    def arrive(self, clock: _Clock) -> None:
+    def arrive(self, clock: Clock) -> None:
         self._arrived += 1
         if self._arrived == self._count:
             self._arrived = 0
@@ -94,30 +94,30 @@ class Barrier:
             for phase, warp in waiting:
                 self.wait(clock, phase, warp)
 
-    def wait(self, clock: _Clock, phase: int, warp: _Warp) -> None:
+    def wait(self, clock: Clock, phase: int, warp: Warp) -> None:
         if self.phase >= phase:
             clock.resume(warp)
         else:
             self._waiting.append((phase, warp))
 
 
-_Step = float | tuple[Barrier, int]
-_Warp = Generator[_Step, None, None]
+Step = float | tuple[Barrier, int]
+Warp = Generator[Step, None, None]
 
 
 @dataclass(slots=True)
-class _Clock:
+class Clock:
     """The queue of events: warps that go on at a time, and transfers that arrive."""
 
     now: float = 0.0
-    _queue: list[tuple[float, int, _Warp | Callable[[], None]]] = field(default_factory=list)
+    _queue: list[tuple[float, int, Warp | Callable[[], None]]] = field(default_factory=list)
     _tickets: int = 0
 
-    def at(self, time: float, event: _Warp | Callable[[], None]) -> None:
+    def at(self, time: float, event: Warp | Callable[[], None]) -> None:
         self._tickets += 1
         heapq.heappush(self._queue, (time, self._tickets, event))
 
-    def resume(self, warp: _Warp) -> None:
+    def resume(self, warp: Warp) -> None:
         self.at(self.now, warp)
 
     def run(self) -> None:
@@ -139,7 +139,7 @@ class _Sm:
 
     machine: PipelineMachine
     work: Workload
-    clock: _Clock
+    clock: Clock
     spans: list[Span] = field(default_factory=list)
     taken: int = 0
     occupancy: list[tuple[float, int]] = field(default_factory=list)
@@ -197,7 +197,7 @@ class _Sm:
             self.occupancy.pop()
         self.occupancy.append((self.clock.now, self.taken))
 
-    def producer(self, warp: str, operands: str, first_wave: int, last_wave: int) -> _Warp:
+    def producer(self, warp: str, operands: str, first_wave: int, last_wave: int) -> Warp:
         """A DMA warp that loads the tiles of some operands for all k tiles of some waves."""
         work, stages = self.work, int(self.work.stages)
         full, empty = self.full, self.empty
@@ -217,7 +217,7 @@ class _Sm:
                     yield self.busy(warp, f"load_{operand}", length, wave, step, slot)
                     self.clock.at(self.clock.now + latency, partial(full[slot].arrive, self.clock))
 
-    def mainloop(self, warp: str, wave: int, uses: int) -> _Warp:
+    def mainloop(self, warp: str, wave: int, uses: int) -> Warp:
         """A consumer's math over the k tiles of one tile; `uses` counts the stages used before."""
         stages, full = int(self.work.stages), self.full
         for step in range(1, int(self.work.steps) + 1):
@@ -241,7 +241,7 @@ def simulate(work: Workload, machine: PipelineMachine) -> Timeline:
             f"{int(work.waves)} waves of {int(work.steps)} k tiles make {events} events; "
             f"expected at most {MAX_EVENTS}"
         )
-    sm = _Sm(machine=machine, work=work, clock=_Clock())
+    sm = _Sm(machine=machine, work=work, clock=Clock())
     sm.clock.now = float(work.init)
     if work.init > 0:
         sm.spans.append(Span(warp="launch", kind="init", start=0.0, end=float(work.init)))
@@ -287,7 +287,7 @@ def _persistent(sm: _Sm) -> float:
     sm.new_ring()
     math_turn, store_turn = Barrier(1), Barrier(1)
 
-    def consumer(warp: str, first_wave: int) -> _Warp:
+    def consumer(warp: str, first_wave: int) -> Warp:
         for wave in range(first_wave, waves + 1, consumers):
             since = sm.clock.now
             yield math_turn, wave - 1

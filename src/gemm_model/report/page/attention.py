@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
-from gemm_model.report.page.content import Fact, Figure, Listing, Page, bars
+from gemm_model.report.page.content import Fact, Listing, Page, bars
 
 SHOWN = 16
 """Configurations in the plot and the list [1]; attention; chosen: as of GEMMs."""
@@ -13,6 +13,10 @@ SHOWN = 16
 def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation, gpu: str) -> Page:
     """The page of `explore` for an attention on a GPU of that name."""
     problem, best = ranking.problem, ranking.best.prediction
+    times = [
+        (f"{place}. {_name(each)}", each.prediction.runtime_us, each.prediction.limiter)
+        for place, each in enumerate(ranking.choices[:SHOWN], start=1)
+    ]
     speed = problem.flop / best.runtime_us / 1e6 if best.runtime_us else 0.0
     band = "" if best.error_band is None else f"+- {best.error_band:.1%}"
     return Page(
@@ -25,7 +29,24 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
             Fact(label="Limiter", value=explanation.limiter, note="what a faster unit gains most"),
             Fact(label="Gain", value=f"{ranking.gain:.1%}", note="over the library's own choice"),
         ],
-        figures=[_times(ranking), _limits(explanation), _what_ifs(explanation)],
+        figures=[
+            bars("Configurations", "Predicted times, the fastest first.", "us", times),
+            bars(
+                "Limited by",
+                "What of a faster unit reaches the runtime.",
+                "share of the runtime (%)",
+                [(each.name, 100.0 * each.elasticity, each.meaning) for each in explanation.units],
+            ),
+            bars(
+                "What if",
+                "Time that each change would save.",
+                "time saved (%)",
+                [
+                    (each.change, 100.0 * (1.0 - each.relative), f"{each.runtime_us:.4g} us")
+                    for each in explanation.what_if
+                ],
+            ),
+        ],
         listings=[_listing(ranking)],
         notes=best.caveats,
     )
@@ -33,38 +54,8 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
 
 def _name(choice: AttentionChoice) -> str:
     config = choice.config
-    words = [f"{config.tile_m}x{config.tile_n}", *(["packed"] if config.pack_gqa else [])]
-    return " ".join((*words, *([f"{config.num_splits} splits"] if config.num_splits > 1 else [])))
-
-
-def _times(ranking: AttentionRanking) -> Figure:
-    shown = ranking.choices[:SHOWN]
-    times = [
-        (
-            f"{place}. {_name(choice)}",
-            choice.prediction.runtime_us,
-            f"{choice.prediction.runtime_us:.4g} us, {choice.prediction.limiter}",
-        )
-        for place, choice in enumerate(shown, start=1)
-    ]
-    return bars("Configurations", "Predicted times, the fastest first.", "us", times)
-
-
-def _limits(explanation: AttentionExplanation) -> Figure:
-    shown = [
-        (unit.name, 100.0 * unit.elasticity, f"{unit.meaning}: {unit.elasticity:.1%}")
-        for unit in explanation.units
-    ]
-    note = "What of a faster unit reaches the runtime."
-    return bars("Limited by", note, "share of the runtime (%)", shown)
-
-
-def _what_ifs(explanation: AttentionExplanation) -> Figure:
-    shown = [
-        (each.change, 100.0 * (1.0 - each.relative), f"{each.change}: {each.runtime_us:.4g} us")
-        for each in explanation.what_if
-    ]
-    return bars("What if", "Time that each change would save.", "time saved (%)", shown)
+    splits = f" {config.num_splits} splits" if config.num_splits > 1 else ""
+    return f"{config.tile_m}x{config.tile_n}{' packed' if config.pack_gqa else ''}{splits}"
 
 
 def _listing(ranking: AttentionRanking) -> Listing:
