@@ -74,7 +74,8 @@ def benchmark(args: argparse.Namespace) -> Document:
 
 
 def _settings(args: argparse.Namespace, *used: str) -> Settings:
-    common.refuse_unused(args, "with --attention", (*ATTENTION_SETTINGS, *common.OUTPUT, *OPTIONS, *used))
+    read = (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used)
+    common.refuse_unused(args, "with --attention", read)
     chosen = common.settings(args)
     if chosen.model != DEFAULT_MODEL:
         raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
