@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 LINES = 50
 DEVICE_CODE = {
@@ -40,6 +42,7 @@ def too_long(source):
                 yield node.name
 
 
+@pytest.mark.slow
 def test_a_function_fits_on_a_page():
     found = {
         f"{path.relative_to(ROOT)} {name}"

@@ -218,6 +218,7 @@ def machine_code(object_file):
     return binary[found[4] : found[4] + found[5]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pdl", [None, False])
 def test_a_kernel_waits_for_the_one_before_it_where_pdl_is_on(monkeypatch, tmp_path, pdl):
     """SASS: opcode 0x82e (ACQBULK) waits for the previous grid, 0x82d (PREEXIT) lets the next one start."""

@@ -326,6 +326,7 @@ def test_explain_prints_resources_and_what_ifs(gemm_model):
         assert word in outcome.out
 
 
+@pytest.mark.slow
 def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_path, monkeypatch):
     both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
     table = save(both, tmp_path / "t.csv")
@@ -371,6 +372,7 @@ def test_an_interruption_ends_all_rate_classes(tmp_path):
     assert len(later) < 3
 
 
+@pytest.mark.slow
 def test_folds_in_two_processes_say_what_one_says(monkeypatch):
     seen = observe(measured(shapes=12, noise=0.01), H200, QUACK)
     hold_out = HoldOut(

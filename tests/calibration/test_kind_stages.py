@@ -33,6 +33,7 @@ def kind_rows(seed=5):
     return frame
 
 
+@pytest.mark.slow
 def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
     plain = measured(shapes=12)
     pd.concat([plain.assign(epilogue="", groups=""), kind_rows()]).to_csv(tmp_path / "rows.csv", index=False)
@@ -113,6 +114,7 @@ def test_rows_tell_of_one_mechanism_each():
     assert problem_kind(frame[["in_dtype", "m", "n", "k"]]).tolist() == [""] * 5
 
 
+@pytest.mark.slow
 def test_a_calibration_is_extended_and_all_else_stays(tmp_path, gemm_model):
     kind_rows().to_csv(tmp_path / "rows.csv", index=False)
     base = calibration(numbers={kind: numbers({"grouped.tile_clk": 900.0}) for kind in ("fp16", "fp8")})

@@ -17,6 +17,7 @@ def run_python(*words, cwd=ROOT):
     )
 
 
+@pytest.mark.slow
 def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, gemm_model):
     script = run_python(
         ROOT / "predict_gemm.py",

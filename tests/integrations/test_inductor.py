@@ -137,6 +137,7 @@ def test_the_key_of_inductors_caches_tells_settings_apart():
     assert one().uuid() == ModelChoices(gpu="h200")().uuid()
 
 
+@pytest.mark.slow
 def test_a_program_compiles_as_before_with_the_choices_installed():
     def program(x, w, bias):
         return torch.relu(torch.addmm(bias, x, w)) @ w

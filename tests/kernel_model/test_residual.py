@@ -181,6 +181,7 @@ def test_the_same_rows_give_the_same_trees():
         assert (getattr(first, name) == getattr(again, name)).all()
 
 
+@pytest.mark.slow
 @needs_trees
 def test_a_hidden_effect_is_learned_on_shapes_held_out():
     seen = observe(measured(32), H200, QUACK)

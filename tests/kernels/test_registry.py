@@ -85,38 +85,28 @@ def test_cutlass_takes_the_stages_of_its_auto_carveout(cta_m, cta_n, schedule, s
 
 
 @pytest.mark.parametrize(
-    ("cta_m", "cta_n", "schedule", "runs"),
+    ("gpu", "cta_m", "cta_n", "schedule", "runs"),
     [
-        (8, 64, "pingpong", True),
-        (8, 512, "cooperative", True),
-        (64, 448, "cooperative", True),
-        (144, 128, "cooperative", True),
-        (100, 128, "cooperative", False),
-        (64, 12, "pingpong", False),
+        ("h200", 8, 64, "pingpong", True),
+        ("h200", 8, 512, "cooperative", True),
+        ("h200", 64, 448, "cooperative", True),
+        ("h200", 144, 128, "cooperative", True),
+        ("h200", 100, 128, "cooperative", False),
+        ("h200", 64, 12, "pingpong", False),
+        ("b200_sxm", 8, 64, "cooperative", True),
+        ("b200_sxm", 64, 24, "cooperative", True),
+        ("b200_sxm", 128, 208, "2cta", True),
+        ("b200_sxm", 8, 64, "2cta", False),
+        ("b200_sxm", 8, 72, "cooperative", False),
+        ("b200_sxm", 24, 192, "cooperative", False),
     ],
 )
-def test_cublas_has_narrow_tiles_either_way(cta_m, cta_n, schedule, runs):
-    kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cublas")
-    reason = check(PROBLEM, kernel, H200)
-    assert (reason is None) == runs
-    assert runs or "is not one that cublas kernels on sm90 offer" in reason
-
-
-@pytest.mark.parametrize(
-    ("cta_m", "cta_n", "schedule", "runs"),
-    [
-        (8, 64, "cooperative", True),
-        (64, 24, "cooperative", True),
-        (128, 208, "2cta", True),
-        (8, 64, "2cta", False),
-        (8, 72, "cooperative", False),
-        (24, 192, "cooperative", False),
-    ],
-)
-def test_cublas_has_narrow_tiles_on_blackwell_too(cta_m, cta_n, schedule, runs):
+def test_cublas_has_narrow_tiles_either_way(gpu, cta_m, cta_n, schedule, runs):
     pair = {"cluster_m": 2} if schedule == "2cta" else {}
     kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cublas", **pair)
-    assert (check(PROBLEM, kernel, load_gpu("b200_sxm")) is None) == runs
+    reason = check(PROBLEM, kernel, load_gpu(gpu))
+    assert (reason is None) == runs
+    assert runs or "is not one that cublas kernels on sm" in reason
 
 
 @pytest.mark.parametrize("name", ["a100_sxm_80gb", "l40s", "b200_sxm", "rtx_pro_6000_server"])
