@@ -19,7 +19,7 @@ from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
 
 H200 = load_gpu("h200")
-TABLE = Path(__file__).parents[2] / "data/measurements/h200/serving_moe.csv.gz"
+MEASUREMENTS = Path(__file__).parents[2] / "data/measurements"
 CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
 PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
 
@@ -128,23 +128,33 @@ def product_of(row):
     return ServedProduct(in_dtype=row.in_dtype, scaling=row.scaling, gathered=bool(row.gathered), **counts)
 
 
-@pytest.fixture(scope="module")
-def judged():
-    """The rows of models that are held out, with their predicted times."""
-    table = pd.read_csv(TABLE, keep_default_na=False)
+def judged_on(gpu):
+    """The rows of a card that nothing was fitted to, with their predicted times."""
+    table = pd.read_csv(MEASUREMENTS / gpu / "serving_moe.csv.gz", keep_default_na=False)
     table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
     times = np.empty(len(table))
     for _, rows in table.groupby([*PROBLEM, "n", "k"]):
-        product = product_of(rows.iloc[0])
-        times[rows.index] = predicted(product, TileGrid(*rows[CONFIG].to_numpy(float).T), H200).total_us
+        grid = TileGrid(*rows[CONFIG].to_numpy(float).T)
+        times[rows.index] = predicted(product_of(rows.iloc[0]), grid, load_gpu(gpu)).total_us
     return table.assign(runtime_us=table.runtime_us.astype(float), predicted_us=times)
 
 
+@pytest.fixture(scope="module")
+def judged():
+    return {gpu: judged_on(gpu) for gpu in ("h200", "h100_sxm")}
+
+
 @pytest.mark.parametrize(
-    ("kernel", "mape", "choice"), [("triton_moe", 0.06, 0.985), ("triton_block_fp8", 0.07, 0.975)]
+    ("gpu", "kernel", "mape", "choice"),
+    [
+        ("h200", "triton_moe", 0.06, 0.985),
+        ("h200", "triton_block_fp8", 0.07, 0.975),
+        ("h100_sxm", "triton_moe", 0.045, 0.985),
+        ("h100_sxm", "triton_block_fp8", 0.09, 0.98),
+    ],
 )
-def test_models_that_are_held_out(judged, kernel, mape, choice):
-    rows = judged[judged.kernel == kernel]
+def test_models_and_a_card_that_are_held_out(judged, gpu, kernel, mape, choice):
+    rows = judged[gpu][judged[gpu].kernel == kernel]
     assert (rows.predicted_us / rows.runtime_us - 1).abs().mean() < mape
     problems = rows.groupby(PROBLEM)
     first = rows.loc[problems.predicted_us.idxmin(), "runtime_us"].to_numpy()
@@ -154,7 +164,8 @@ def test_models_that_are_held_out(judged, kernel, mape, choice):
 def test_no_layer_is_slower_than_the_default(judged, monkeypatch):
     """Choices for 112 layers of serving_fresh, among the configurations that were timed with both products."""
     gains = []
-    fresh = judged[(judged.campaign == "serving_fresh") & (judged.kernel == "triton_moe")]
+    rows = judged["h200"]
+    fresh = rows[(rows.campaign == "serving_fresh") & (rows.kernel == "triton_moe")]
     for _, rows in fresh.groupby(["model", "in_dtype", "tokens"]):
         products = [product_of(rows[rows["product"] == name].iloc[0]) for name in ("gate_up", "down")]
         of_product = rows.groupby(["product", *CONFIG]).runtime_us.mean().unstack("product")
