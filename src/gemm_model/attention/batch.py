@@ -85,12 +85,8 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
     refuse_all(refused)
     columns = zip(*rows, strict=True)
     kinds = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
-    return AttentionBatch(
-        **{
-            spec.name: np.array(column, dtype=kinds[str(spec.type)])
-            for spec, column in zip(fields(AttentionBatch), columns, strict=True)
-        }
-    )
+    cells = zip(fields(AttentionBatch), columns, strict=True)
+    return AttentionBatch(**{spec.name: np.array(each, kinds[str(spec.type)]) for spec, each in cells})
 
 
 def _rows_or_refusal(

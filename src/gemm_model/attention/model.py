@@ -38,8 +38,6 @@ LANES = 128
 """Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
 EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
-COMPUTED = ("qk", "softmax", "exponentials", "pv", "correction")
-"""Stages of a key block beside its loads."""
 CLOCK_STEPS = 3
 """Steps of the search for the clock [steps]; all kernels; chosen: more change less than 0.1 %."""
 MEMSET = 0.5
@@ -113,6 +111,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
         (1.0 - batch.emulated) / numbers.exponentials_per_clk, batch.emulated * EMULATION_SLOTS / LANES
     )
     tiles = np.ceil(ctas / np.where(batch.turns, 1.0, groups))
+    once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
     return Demand(
         batch=batch,
         silicon=silicon,
@@ -132,9 +131,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
         store_bytes=groups * rows * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0),
         filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
         tiles=tiles,
-        starts=np.where(
-            batch.persistent, np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0), 1.0
-        ),
+        starts=np.where(batch.persistent, once, 1.0),
         mean_blocks=mean_blocks,
         **traffic,
     )
@@ -245,7 +242,7 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
         load_k=load_clk * demand.k_bytes,
         load_v=load_clk * demand.v_bytes,
         latency=silicon.l2_latency_clk + np.minimum(fresh, 1.0) * silicon.dram_latency_us * sm_clk_mhz,
-        **{name: getattr(demand, name) for name in COMPUTED},
+        **{name: getattr(demand, name) for name in StageTimes.__slots__ if hasattr(demand, name)},
     )
     ends = np.empty((BLOCKS_SIMULATED, len(batch)))
     kinds = np.stack([np.where(apart, 1.0, demand.groups), batch.stages, batch.overlap])
@@ -282,20 +279,10 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmWork:
-    """Times of tiles and SMs of each row [clk]."""
+def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, FloatArray]:
+    """Times of tiles if all SMs load at once, time of the mean tile, and time at which the last SM is done [clk].
 
-    mean_clk: FloatArray
-    """Time of the mean tile."""
-    last_clk: FloatArray
-    """Time at which the last SM is done; equal in all rows of one kernel."""
-    outside_clk: FloatArray
-    period_clk: FloatArray
-
-
-def work_of_sms(demand: Demand, clock: FloatArray) -> SmWork:
-    """Distribute tiles over SMs: in the first round all SMs load at once, later some load while others compute.
+    In the first round all SMs load at once, later some load while others compute.
 
     A tile of a later round takes the longer of its time with L2 and DRAM to itself and its share of their time.
     In the last round fewer SMs share them.
@@ -320,12 +307,7 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> SmWork:
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
     dealt = of_lengths(batch, sms, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks))
     last = np.where(dealt > 0.0, share * dealt, last)
-    return SmWork(
-        mean_clk=share * mean,
-        last_clk=np.maximum(last, 0.0),
-        outside_clk=full.outside,
-        period_clk=full.period,
-    )
+    return full, share * mean, np.maximum(last, 0.0)
 
 
 class AttentionModel:
@@ -377,7 +359,7 @@ class AttentionModel:
             times = times_at(demand, clock, np.minimum(demand.tiles, sms))
             mean = times.tile_clk(batch, demand.mean_blocks[None, :])[0]
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
-        return self._prediction(demand, work_of_sms(demand, clock), clock)
+        return self._prediction(demand, clock)
 
     def _clock(self, demand: Demand, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
         silicon = demand.silicon
@@ -397,14 +379,15 @@ class AttentionModel:
         capped = silicon.capped_clock_mhz(flop_per_us, l2_bytes / busy_us, demand.dram_bytes / busy_us, clock)
         return np.asarray(np.minimum(rested, capped))
 
-    def _prediction(self, demand: Demand, sm_work: SmWork, clock: FloatArray) -> BatchPrediction:
+    def _prediction(self, demand: Demand, clock: FloatArray) -> BatchPrediction:
         batch, silicon = demand.batch, demand.silicon
+        times, mean_clk, last_clk = work_of_sms(demand, clock)
         sms = self.gpu.sm_count
         per_kernel = _Totals(batch)
-        even_us = per_kernel.sums(demand.tiles * sm_work.mean_clk / clock) / sms
+        even_us = per_kernel.sums(demand.tiles * mean_clk / clock) / sms
         dram_us = per_kernel.sums(demand.dram_bytes) / silicon.dram_bytes_per_us
-        tiles_us = np.maximum(per_kernel.most(sm_work.last_clk / clock), dram_us)
-        outside_us = np.minimum(per_kernel.sums(demand.tiles * sm_work.outside_clk / clock) / sms, tiles_us)
+        tiles_us = np.maximum(per_kernel.most(last_clk / clock), dram_us)
+        outside_us = np.minimum(per_kernel.sums(demand.tiles * times.outside / clock) / sms, tiles_us)
         tiles = per_kernel.sums(demand.tiles)
         work = tiles > 0
         split = per_kernel.most(batch.splits) > 1
@@ -436,7 +419,7 @@ class AttentionModel:
                 "tiles": tiles,
                 "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
                 / np.maximum(tiles, 1.0),
-                "block_clk": per_kernel.most(sm_work.period_clk),
+                "block_clk": per_kernel.most(times.period),
                 **{
                     f"{name.lower().replace(' ', '_')}_us": each
                     for name, each in zip(LIMITERS, bounds, strict=True)

@@ -73,13 +73,11 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
     family = family_of(SHARED_FAMILY.get(gpu.kernel_architecture, "auto"), gpu)
     calibration, _ = calibration_for(gpu, family.name)
     numbers = calibration.numbers_on(gpu, math_kind, family)
-    unbounded = float("inf")
+    port = gpu.l2_read_bytes_per_clk_of_eight or gpu.l2_read_bytes_per_clk_per_sm
     return Silicon(
         gpu=gpu,
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
-        port_bytes_per_clk=gpu.l2_read_bytes_per_clk_of_eight
-        or gpu.l2_read_bytes_per_clk_per_sm
-        or unbounded,
+        port_bytes_per_clk=port or float("inf"),
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
         l2_latency_clk=gpu.l2_latency_clk or L2_LATENCY_CLK,
