@@ -1,4 +1,4 @@
-"""Words that a verb refuses (`refusals.yaml`): one sentence that says what is wrong, exit code 2, no file."""
+"""Words and files that a verb refuses (`refusals.yaml`, `refused_files.yaml`): one sentence and exit code 2."""
 
 import shlex
 from pathlib import Path
@@ -10,6 +10,18 @@ from tests.conftest import ROOT
 
 VERBS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 SHORT = {name: words.format(ROOT=ROOT) for name, words in VERBS.pop("words").items()}
+FILES = yaml.safe_load(Path(__file__).with_name("refused_files.yaml").read_text())
+
+
+def refusal_of(gemm_model, verb, words):
+    """The last line on stderr, alone but for steps of progress."""
+    outcome = gemm_model(verb, *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    *steps, sentence = outcome.err.splitlines()
+    assert all(line.startswith("[ ") for line in steps)
+    assert sentence.startswith(f"gemm-model {verb}: ")
+    assert len(sentence) < 500
+    return sentence
 
 
 @pytest.mark.parametrize(
@@ -18,10 +30,18 @@ SHORT = {name: words.format(ROOT=ROOT) for name, words in VERBS.pop("words").ite
 )
 def test_bad_words_get_one_sentence_and_exit_code_2(gemm_model, monkeypatch, tmp_path, verb, words, sentence):
     monkeypatch.chdir(tmp_path)
-    outcome = gemm_model(verb, *shlex.split(words.format(ROOT=ROOT, **SHORT)))
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"gemm-model {verb}: ")
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
-    assert len(outcome.err) < 500
+    assert sentence in refusal_of(gemm_model, verb, shlex.split(words.format(ROOT=ROOT, **SHORT)))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "text", "sentence"),
+    [(case, text, sentence) for case in FILES for text, sentence in case["refuses"].items()],
+)
+def test_bad_files_get_one_sentence_and_exit_code_2(gemm_model, monkeypatch, tmp_path, case, text, sentence):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / case.get("file", "table.csv")
+    file.write_bytes((case.get("head", "") + text).encode("latin-1"))
+    verb, *words = shlex.split(case["words"].replace("FILE", file.name))
+    assert sentence in refusal_of(gemm_model, verb, words)
+    assert list(tmp_path.iterdir()) == [file]

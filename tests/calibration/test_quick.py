@@ -109,9 +109,3 @@ def test_outputs_are_tested_before_the_tables_are_read(tmp_path, option, place, 
     error = capsys.readouterr().err
     assert "nowhere.csv" not in error
     assert any(words in error for words in ("named for two outputs", "cannot be written", "ends in .html"))
-
-
-@pytest.mark.parametrize("words", [(), ("--quick", "--input", "rows.csv")])
-def test_either_rows_or_quick(words, capsys):
-    assert cli.main(["calibrate", "--output", "mine.yaml", *words]) == 2
-    assert "expected either --input" in capsys.readouterr().err

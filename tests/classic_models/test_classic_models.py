@@ -7,7 +7,6 @@ import pytest
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
 from gemm_model.core.dtypes import BlockScale, element_type
-from gemm_model.core.errors import InputError
 
 PRINTED = 1e-9
 
@@ -155,46 +154,6 @@ def test_a_long_table_is_the_same_as_its_chunks():
     whole = predict_table(frame, "h200", "WSPersistentGEMMModel")
     part = predict_table(frame.iloc[20_000:20_010], "h200", "WSPersistentGEMMModel")
     pd.testing.assert_frame_equal(whole.iloc[20_000:20_010], part)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"l2_hit_rate": 1.5}, "l2_hit_rate is 1.5"),
-        ({"l2_hit_rate": "high"}, "l2_hit_rate is 'high'"),
-        ({"fixed_overhead_cycles": -1}, "fixed_overhead_cycles is -1"),
-        ({"no_such_option": 1}, "no_such_option"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
-        predict(FP8, FP8_CONFIG, "b200", "WSPersistentGEMMModel", options=options)
-
-
-def test_a_cluster_larger_than_the_gpu_is_refused():
-    with pytest.raises(InputError, match="cluster 16x16; expected at most 16 CTAs on b200"):
-        predict(
-            FP8, KernelConfig(cta_m=64, cta_n=64, cluster_m=16, cluster_n=16), "b200", "WSPersistentGEMMModel"
-        )
-
-
-def test_a_tile_that_cannot_exist_is_refused():
-    # 512 x 256 fp32 accumulators are 128 Ki registers; an SM has 64 Ki.
-    with pytest.raises(InputError, match="tile 512x256 has more accumulators than an SM of h200"):
-        predict(FP8, KernelConfig(cta_m=512, cta_n=256), "h200", "WSPersistentGEMMModel")
-
-
-def test_a_type_that_the_gpu_lacks_is_refused():
-    with pytest.raises(InputError, match="GPU a100_sxm_80gb has no fp8 math"):
-        predict(FP8, FP8_CONFIG, "a100_sxm_80gb", "SOLModel")
-
-
-@pytest.mark.parametrize("model", ["SOLModel", "WSPersistentGEMMModel"])
-def test_tensor_cores_without_bf16_give_no_time(model):
-    config = KernelConfig(cta_m=128, cta_n=128)
-    with pytest.raises(InputError, match="GPU v100_sxm2 has no bf16 math; expected one of fp32, fp16"):
-        predict(GemmProblem.of(512, 512, 512, "bf16"), config, gpu="v100_sxm2", model=model)
-    assert predict(GemmProblem.of(512, 512, 512, "fp16"), config, gpu="v100_sxm2", model=model).runtime_us > 0
 
 
 def test_whole_waves_have_no_last_wave_and_expose_a_full_epilogue():

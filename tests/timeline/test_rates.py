@@ -119,11 +119,6 @@ def test_the_command_writes_a_machine_that_can_be_used(tmp_path, capsys):
     mine = tmp_path / "mine.yaml"
     assert main(["estimate", "--traces", *map(str, paths), "--output", str(mine)]) == 0
     assert load_machine(str(mine)).mac_per_us == pytest.approx(4e6, rel=0.01)
-    capsys.readouterr()
-    assert main(["estimate", "--traces", str(paths[0]), "--machine", "balanced"]) == 2
-    assert "--machine has no effect with --traces" in capsys.readouterr().err
-    assert main(["estimate", "--input", str(paths[0])]) == 2
-    assert "--machine is missing" in capsys.readouterr().err
 
 
 def test_traces_without_mmas_are_refused():

@@ -56,12 +56,13 @@ def planned_rows(
     """
     if not types:
         raise InputError("no operand type given; expected some, such as bf16,fp8")
+    for dtype in types:
+        if not gpu.multiplies(operand_type(dtype)[0]):
+            raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
     draw = random.Random(SEED)
     pool: list[Row] = []
     derivatives = []
     for dtype in types:
-        if not gpu.multiplies(operand_type(dtype)[0]):
-            raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
         if sizes:
             rows = list(_rows_of_sizes(gpu, family, dtype, sizes))
         else:
