@@ -1,5 +1,6 @@
 """Words and files that a verb refuses (`refusals.yaml`, `refused_files.yaml`): one sentence and exit code 2."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.conftest import ROOT
 VERBS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 SHORT = {name: words.format(ROOT=ROOT) for name, words in VERBS.pop("words").items()}
 FILES = yaml.safe_load(Path(__file__).with_name("refused_files.yaml").read_text())
+STEP = re.compile(r"\[ *\d+\.\d\d s\] |[a-z ]+: \d+ of \d+")
 
 
 def refusal_of(gemm_model, verb, words):
@@ -18,7 +20,7 @@ def refusal_of(gemm_model, verb, words):
     outcome = gemm_model(verb, *words)
     assert (outcome.code, outcome.out) == (2, "")
     *steps, sentence = outcome.err.splitlines()
-    assert all(line.startswith("[ ") for line in steps)
+    assert all(STEP.match(line) for line in steps)
     assert sentence.startswith(f"gemm-model {verb}: ")
     assert len(sentence) < 500
     return sentence
