@@ -30,9 +30,7 @@ def random_block_scaled(
         data = packed.view(torch_dtype("e2m1"))
     else:
         data = torch.randn(rows, k, generator=generator, device=device).to(torch_dtype(problem.a_dtype.name))
-    row_blocks = -(-rows // BLOCK_ROWS)
-    scale_blocks = -(-k // (scale.vec_size * BLOCK_SCALES))
-    shape = (row_blocks, scale_blocks, 32, 4, BLOCK_SCALES)
+    shape = scale_shape(rows, k, problem)
     if scale.dtype.name == "e8m0":
         exponents = torch.randint(-1, 2, shape, generator=generator, device=device)
         scales = (exponents + E8M0_BIAS).to(torch.uint8).view(torch.float8_e8m0fnu)
@@ -40,6 +38,11 @@ def random_block_scaled(
         factors = 0.5 + 1.5 * torch.rand(shape, generator=generator, device=device)
         scales = factors.to(torch_dtype(scale.dtype.name))
     return data, scales
+
+
+def scale_shape(rows: int, k: int, problem: GemmProblem) -> tuple[int, ...]:
+    """Extents of the scales of an operand [rows, k] as they lie in memory."""
+    return -(-rows // BLOCK_ROWS), -(-k // (_scale_of(problem).vec_size * BLOCK_SCALES)), 32, 4, BLOCK_SCALES
 
 
 def dequantized(data: torch.Tensor, scales: torch.Tensor, problem: GemmProblem) -> torch.Tensor:

@@ -6,7 +6,6 @@ schedule but not by sizes, so every process of a benchmark shares them.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +19,7 @@ import quack.gemm_tvm_ffi_utils as quack_ffi
 import torch
 from quack.cache import async_compile, jit_cache
 from quack.cute_dsl_utils import get_max_active_clusters, torch2cute_dtype_map
-from quack.gemm_config import SplitKMode
 from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
-from quack.rounding import RoundingMode
 
 from gemm_model.bench import quack_fused
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
@@ -120,11 +117,17 @@ class QuackProvider:
         pin_target(compute_capability)
         config = _require_config(config)
         with as_kernel_errors(*_ERRORS, OSError, wanted=CompileError):
-            if _fused(problem):
-                _fewer_stages(problem, config, compute_capability)
-                quack_fused.compile_kernel(problem, config)
-            else:
+            if not _fused(problem) and _compiled_here(problem, config, compute_capability):
                 _compiled(problem, config, compute_capability)
+                return
+            # Tensors without memory are enough for QuACK to compile.
+            operands = quack_fused.meta_operands(problem)
+            with quack_fused.without_gpu(compute_capability):
+                if _fused(problem):
+                    _fewer_stages(problem, config, compute_capability)
+                    quack_fused.plan_of(problem, config, operands)
+                else:
+                    _plan_of(problem, config, operands, compute_capability[0])
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
@@ -139,29 +142,9 @@ class QuackProvider:
         if _compiled_here(problem, config, capability):
             found = self._kept(problem, config, lambda: _variant(problem, config, capability))
             return partial(found.kernel, operands.a, operands.b, operands.out, None, *found.constants)
-        a, b, out = operands.a, operands.b, operands.out
-        if config.split_k > 1 and problem.batch == 1:
-            a, b, out = a.unsqueeze(0), b.unsqueeze(0), out.unsqueeze(0)
-        scales: dict[str, Any] = {}
-        if problem.a_scale is not None:
-            scales = {"SFA": operands.a_scale, "SFB": operands.b_scale}
-        # QuACK's entry point launches once while it makes the plan, which warms up the kernel.
-        plan = self._kept(
-            problem,
-            config,
-            lambda: quack_gemm.gemm(
-                *(a, b, out, None, None),
-                *(config.mma_m, config.cta_n, config.cluster_m, config.cluster_n),
-                tile_K=_tile_k(problem, config),
-                pingpong=config.schedule == "pingpong",
-                is_dynamic_persistent=capability[0] > 9,
-                max_swizzle_size=config.swizzle,
-                split_k=config.split_k,
-                **scales,
-                **_block_formats(problem),
-            ),
-        )
-        launch = partial(quack_gemm.run_gemm_plan, plan, a, b, out, None, **scales)
+        plan = self._kept(problem, config, lambda: _plan_of(problem, config, operands, capability[0]))
+        matrices = _matrices(problem, config, operands)
+        launch = partial(quack_gemm.run_gemm_plan, plan, *matrices, None, **_scales(operands))
         if operands.scratch is None or config.split_k == 1:
             return launch
         return partial(_launch_in_scratch, operands.scratch, launch)
@@ -283,10 +266,6 @@ def _fewer_stages(problem: GemmProblem, config: KernelConfig, compute_capability
     return config.stages
 
 
-def _cutlass_type(name: str) -> Any:
-    return torch2cute_dtype_map[torch_dtype(name)]
-
-
 def _tile_k(problem: GemmProblem, config: KernelConfig) -> int | None:
     """Tile K if it differs from QuACK's default of 128 bytes."""
     return None if config.cta_k in (0, int(K_BYTES_PER_STAGE) * 8 // problem.a_dtype.bits) else config.cta_k
@@ -297,62 +276,48 @@ def _tile(problem: GemmProblem, config: KernelConfig) -> tuple[int, ...]:
     return (config.mma_m, config.cta_n) if tile_k is None else (config.mma_m, config.cta_n, tile_k)
 
 
-def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> Any:
-    """The compiled kernel, from the cache on disk where it is there."""
-    a, b, out = (_cutlass_type(dtype.name) for dtype in (problem.a_dtype, problem.b_dtype, problem.out_dtype))
-    cluster = (config.cluster_m, config.cluster_n, 1)
-    pingpong = config.schedule == "pingpong"
-    if _compiled_here(problem, config, compute_capability):
-        if config.split_k > 1 or problem.batch > 1:
-            raise UnsupportedError(
-                "split-K and batches with another ring, without PDL or with fast accumulation are not "
-                "compiled here"
-            )
-        fast = _uses_fast_fp8(problem, config, compute_capability)
-        variant = (fast, config.pdl is not False, _fewer_stages(problem, config, compute_capability))
-        return _compile_variant(a, b, out, _tile(problem, config), cluster, pingpong, *variant)
-    # QuACK's cache is keyed by the positional arguments that its entry point passes, defaults included.
-    arguments = inspect.signature(quack_gemm._compile_gemm).bind(
-        a_dtype=a,
-        b_dtype=b,
-        d_dtype=out,
-        c_dtype=None,
-        a_major="k",
-        b_major="k",
-        d_major="n",
-        c_major=None,
-        tile_shape_mn=_tile(problem, config),
-        cluster_shape_mnk=cluster,
-        pingpong=pingpong,
-        persistent=True,
-        is_dynamic_persistent=compute_capability[0] > 9,
-        rowvec_dtype=None,
-        colvec_dtype=None,
-        colvec_ndim=0,
-        alpha_mode=0,
-        beta_mode=0,
-        add_to_output=False,
-        concat_layout=(),
-        varlen_m=False,
-        varlen_k=False,
-        gather_A=False,
-        use_tma_gather=False,
-        has_batch_idx_permute=False,
-        device_capacity=compute_capability,
-        rounding_mode=RoundingMode.RN,
-        sr_seed_mode=0,
-        num_warps=None,
+def _matrices(problem: GemmProblem, config: KernelConfig, operands: Operands) -> list[torch.Tensor]:
+    """A, B and the output as QuACK takes them: kernels that split k multiply batches."""
+    found = [operands.a, operands.b, operands.out]
+    return [each.unsqueeze(0) for each in found] if config.split_k > 1 and problem.batch == 1 else found
+
+
+def _scales(operands: Operands) -> dict[str, Any]:
+    return {} if operands.a_scale is None else {"SFA": operands.a_scale, "SFB": operands.b_scale}
+
+
+def _plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands, major: int) -> Any:
+    """QuACK's launch plan; its entry point launches once while it makes the plan, which warms up the kernel."""
+    return quack_gemm.gemm(
+        *(*_matrices(problem, config, operands), None, None),
+        *(config.mma_m, config.cta_n, config.cluster_m, config.cluster_n),
+        tile_K=_tile_k(problem, config),
+        pingpong=config.schedule == "pingpong",
+        is_dynamic_persistent=major > 9,
+        max_swizzle_size=config.swizzle,
         split_k=config.split_k,
-        split_k_mode=SplitKMode.SERIAL,
-        batched=config.split_k > 1 or problem.batch > 1,
-        sf_dtype=_cutlass_type(problem.a_scale.dtype.name) if problem.a_scale else None,
-        sf_vec_size=problem.a_scale.vec_size if problem.a_scale else None,
-        sf_batched=problem.a_scale is None,
-        a_mma_dtype=a if problem.a_scale else None,
-        b_mma_dtype=b if problem.a_scale else None,
+        **_scales(operands),
+        **_block_formats(problem),
     )
-    arguments.apply_defaults()
-    return quack_gemm._compile_gemm(*arguments.args)
+
+
+def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> Any:
+    """A kernel that QuACK's entry point does not offer, from the cache on disk where it is there."""
+    if config.split_k > 1 or problem.batch > 1:
+        raise UnsupportedError(
+            "split-K and batches with another ring, without PDL or with fast accumulation are not "
+            "compiled here"
+        )
+    types = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
+    return _compile_variant(
+        *(torch2cute_dtype_map[torch_dtype(dtype.name)] for dtype in types),
+        _tile(problem, config),
+        (config.cluster_m, config.cluster_n, 1),
+        config.schedule == "pingpong",
+        _uses_fast_fp8(problem, config, compute_capability),
+        config.pdl is not False,
+        _fewer_stages(problem, config, compute_capability),
+    )
 
 
 @jit_cache

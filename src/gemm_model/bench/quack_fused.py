@@ -12,6 +12,7 @@ import quack.gemm_runtime.host as quack_host
 import torch
 from quack.gemm_config import GemmConfig
 
+from gemm_model.bench.block_scaled import scale_shape
 from gemm_model.bench.extended import (
     ALPHA,
     BETA,
@@ -60,12 +61,6 @@ def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> st
 def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
     """Parts of the compiled kernel's key beside those of a plain GEMM."""
     return (epilogue_words(problem), bool(group_rows(problem)))
-
-
-def compile_kernel(problem: GemmProblem, config: KernelConfig) -> None:
-    """Put the kernel into QuACK's cache on disk, from tensors without memory; needs no GPU."""
-    with _without_gpu():
-        plan_of(problem, config, _meta_operands(problem))
 
 
 def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
@@ -151,13 +146,13 @@ def _c_operand(operands: Operands) -> torch.Tensor | None:
     return operands.extras.get("residual") if found is None else found
 
 
-def _meta_operands(problem: GemmProblem) -> Operands:
+def meta_operands(problem: GemmProblem) -> Operands:
     """Operands that have shapes and types but no memory."""
 
     def empty(name: str, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch_dtype(name), device="meta")
 
-    groups = len(group_rows(problem))
+    groups, lead = len(group_rows(problem)), (problem.batch,) * (problem.batch > 1)
     words, out_name = epilogue_words(problem), problem.out_dtype.name
     extras: dict[str, Any] = {
         word: empty(out_name, problem.m, problem.n) for word in SOURCES if word in words
@@ -166,19 +161,27 @@ def _meta_operands(problem: GemmProblem) -> Operands:
     extras |= {word: empty("bf16", size) for word, size in sizes.items() if word in words}
     if groups:
         extras["bounds"] = torch.empty(groups + 1, dtype=torch.int32, device="meta")
-    b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
+    scales, columns = {}, problem.k
+    if problem.a_scale is not None:
+        columns = problem.k * problem.a_dtype.bits // 8
+        scales = {
+            name: empty(problem.a_scale.dtype.name, *scale_shape(rows, problem.k, problem))
+            for name, rows in (("a_scale", problem.m), ("b_scale", problem.n))
+        }
     return Operands(
-        a=empty(problem.a_dtype.name, problem.m, problem.k),
-        b=empty(problem.b_dtype.name, *b_shape),
-        out=empty(out_name, problem.m, output_columns(problem)),
+        a=empty(problem.a_dtype.name, *lead, problem.m, columns),
+        b=empty(problem.b_dtype.name, *((groups,) if groups else lead), problem.n, columns),
+        out=empty(out_name, *lead, problem.m, output_columns(problem)),
         extras=extras,
+        **scales,
     )
 
 
 @contextmanager
-def _without_gpu() -> Iterator[None]:
+def without_gpu(compute_capability: tuple[int, int]) -> Iterator[None]:
     """Make QuACK's plans without launching and without queries to a GPU, for processes that compile."""
     changes = (
+        (quack_gemm, "get_device_capacity", lambda _: compute_capability),
         (quack_gemm, "get_max_active_clusters", _one_cluster),
         (quack_host, "get_max_active_clusters", _one_cluster),
         (quack_gemm, "run_gemm_plan", _no_launch),
