@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -89,6 +90,14 @@ def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_besi
     expected_us = products_us + numbers.experts_beside_us + moved / gpu.dram_read_bytes_per_us
     assert row.latency * 1e3 == pytest.approx(expected_us)
     assert (row.inter_size, row.hidden_size, row.num_experts, row.topk) == (1024, 512, 8, 2)
+    # Spread over two cards: 64 rows, vLLM's default configuration, and zeros in the second product of all rows.
+    (row,) = rows_of(tmp_path, "moe", {**where, "moe_tp_size": 1, "moe_ep_size": 2}).itertuples()
+    cell = moe_cells(shapes_of(EXPERTS), Parallelism(tensor=2, expert=2))[0]
+    layer = [[replace(cell.product(64, down=down), topk=1, experts_total=4) for down in (False, True)]]
+    products_us = choose_layers(layer, gpu, framework_of("vllm"), "balanced")[0].default_us
+    moved = 2 * 64 * (2 * (3 * 1024 + 2 * 512) + 512)
+    expected_us = products_us + numbers.experts_beside_us + moved / gpu.dram_read_bytes_per_us
+    assert row.latency * 1e3 == pytest.approx(expected_us)
     assert len(rows_of(tmp_path, "moe", {"moe_dtype": "bfloat16"})) == 3 * 3 * 2
 
 
@@ -117,7 +126,7 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
         own_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
         assert layers[f"time_stats.{name}.median"][1] == pytest.approx(own_us / 1e3)
     # A normalization reads and writes 32 rows of 512 elements of 2 bytes.
-    norm_us = 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
+    norm_us = serving_numbers().small_kernel_us + 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
     assert layers["time_stats.input_layernorm.median"][0] == pytest.approx(norm_us / 1e3)
     decode = attention[~attention["is_prefill"]]
     assert decode["time_stats.attn_decode.median"].notna().all()

@@ -33,6 +33,7 @@ class ServingNumbers:
     attention_beside_us: float = empirical("us", 0.0, 50.0)
     token_write_us: float = empirical("us", 0.0, 20.0)
     experts_beside_us: float = empirical("us", 0.0, 100.0)
+    small_kernel_us: float = empirical("us", 0.0, 50.0)
 
 
 @cache

@@ -151,13 +151,17 @@ def _experts_row(tensor: int, cell: MoeCell, gpu: GpuSpec, tokens: int, name: st
         routing = power_law_rows(tokens, cell, POWER_LAWS[name])
     rows = sum(routing) if not isinstance(routing, str) else max(tokens * cell.topk // ranks, 1)
     layer = [cell.product(tokens, down=down) for down in (False, True)]
-    if ranks > 1 and not isinstance(routing, str) and rows:
+    if ranks > 1 and rows:
         # The rows of this card, each as a token of its own.
         layer = [replace(each, tokens=rows, topk=1, experts_total=cell.experts) for each in layer]
-    framework = framework_of("vllm")
-    products_us = choose_layers([layer], gpu, framework, routing)[0].predicted_us if rows else 0.0
+    products_us = 0.0
+    if rows:
+        chosen = choose_layers([layer], gpu, framework_of("vllm"), routing)[0]
+        # vLLM's files of tuned configurations name the experts of whole models; for a part of them there is none.
+        products_us = chosen.predicted_us if ranks == 1 else chosen.default_us
     # The activation reads and writes the first product, the sum reads the second one; both of all cards' experts.
-    moved = tokens * (cell.topk * (3 * cell.size + cell.hidden) + cell.hidden)
+    # Where experts are spread, the second product is filled with zeros first.
+    moved = tokens * (cell.topk * (3 * cell.size + (1 if ranks == 1 else 2) * cell.hidden) + cell.hidden)
     time_us = products_us + serving_numbers().experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
     return {
         "moe_dtype": MOE_TYPES.get((cell.dtype, cell.scaling), "bfloat16"),
@@ -200,7 +204,8 @@ def vidur_rows(model: ModelShapes, gpu: GpuSpec, cards: int) -> Iterator[tuple[s
     """Rows of `mlp` and `attention` of a dense model, on 1, 2, 4, ... of `cards` cards: medians [ms].
 
     Products and attention are those of a settled clock; norms, activations, positions, sums and the cache's
-    writes are the bytes that they move. Raises InputError for a model with experts or latent attention.
+    writes are a small kernel's own time and the bytes that they move. Raises InputError for a model with
+    experts or latent attention.
     """
     if model.experts is not None or not isinstance(model.attention, Attention) or model.linear_layers:
         raise InputError(f"{model.model_type}: Vidur's tables hold dense layers with softmax attention only")
@@ -232,7 +237,10 @@ def _vidur_layer(card: Card, model: ModelShapes, tokens: int, ranks: int) -> dic
         "post_attention_layernorm": 2 * model.hidden,
         "add": 3 * model.hidden,
     }
-    times_us |= {name: _elementwise_us(card.gpu, 2.0 * tokens * each) for name, each in moved.items()}
+    beside_us = serving_numbers().small_kernel_us
+    times_us |= {
+        name: beside_us + _elementwise_us(card.gpu, 2.0 * tokens * each) for name, each in moved.items()
+    }
     return {
         **_medians(times_us),
         "n_head": own.heads,
@@ -250,7 +258,8 @@ def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ran
     own = model.attention
     (part,) = [each for each in parts_of(model, step, Parallelism(tensor=ranks)) if each.name == "attention"]
     kv_heads = own.kv_heads if isinstance(own, Attention) else own.heads
-    saved_us = _elementwise_us(card.gpu, 8.0 * step.tokens * max(kv_heads // ranks, 1) * own.head_dim)
+    saved_us = serving_numbers().small_kernel_us
+    saved_us += _elementwise_us(card.gpu, 8.0 * step.tokens * max(kv_heads // ranks, 1) * own.head_dim)
     name = "attn_prefill" if chunk else "attn_decode"
     return {
         **_medians({name: card.predicted(part.work)[0], "attn_kv_cache_save": saved_us}),
