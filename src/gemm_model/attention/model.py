@@ -40,8 +40,6 @@ EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
 """Steps of the search for the clock [steps]; all kernels; chosen: more change less than 0.1 %."""
-MEMSET = 0.5
-"""Time of a memset in a graph over that of a kernel's launch [1]; persistent kernels; h200, 0.75 us."""
 PARTIAL_BYTES = 4.0
 """Bytes to write and read one element of a partial O [B]; split keys; twice 16 bits."""
 
@@ -392,7 +390,8 @@ class AttentionModel:
         work = tiles > 0
         split = per_kernel.most(batch.splits) > 1
         combine_us = np.where(split, self._combine_us(batch, silicon, per_kernel), 0.0)
-        launch_us = work * silicon.launch_us * (1.0 + per_kernel.most(batch.persistent * MEMSET))
+        memsets = batch.persistent * self.numbers.memset_share
+        launch_us = work * silicon.launch_us * (1.0 + per_kernel.most(memsets))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
         bounds = (
             per_kernel.sums(blocks * demand.groups * (demand.qk + demand.pv)),

@@ -24,6 +24,8 @@ class AttentionNumbers:
     overlap_order: float = empirical("1", 1.0, 64.0)
     mma_current: float = empirical("1", 0.0, 2.0)
     mma_sync_share: float = empirical("1", 0.1, 1.0)
+    memset_share: float = empirical("1", 0.0, 2.0)
+    l2_latency_clk: float = empirical("clk", 50.0, 2000.0)
 
 
 MOST_DECODED = 256
