@@ -257,6 +257,8 @@ def test_tiles_that_do_not_fit_an_epilogue_are_refused():
     scaled = GemmProblem.of(64, 256, 512, "e4m3", block_scaling="1x128,128x128")
     with pytest.raises(UnsupportedError, match="at most 128 columns"):
         triton_kernels.kernel_of(scaled, wide)
+    with pytest.raises(UnsupportedError, match="warps of plain products alone"):
+        triton_kernels.kernel_of(GemmProblem.of(64, 256, 128, epilogue="relu"), replace(narrow, warps=12))
 
 
 def test_tiles_of_groups_are_counted_group_by_group():
