@@ -65,6 +65,7 @@ def test_nothing_is_overwritten_without_force(gemm_model, config, tmp_path):
         ({"tp": "3"}, "over 3 cards; expected a parallelism that divides it"),
         ({"tp": "7"}, "heads: 16 over 7 cards"),
         ({"tp": "0"}, "tensor parallelism is 0; expected a positive whole number"),
+        ({"confirm": "0"}, "--confirm is 0; expected at least 1"),
         ({"tp": "4", "ep": "3"}, "expected one to divide the other"),
         ({"triton": "3.6.0"}, "--triton has no effect with vllm"),
         ({"confirm": "4", "framework": SGLANG}, "--confirm times vllm on the GPU of --device"),

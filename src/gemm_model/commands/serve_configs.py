@@ -95,7 +95,7 @@ def _write_all(
         by_cell.setdefault((file.card.device, file.cell), []).append(file)
     with common.progress("choosing", len(by_cell)) as advance:
         for of_cell, choices in zip(
-            by_cell.values(), _choices(list(by_cell.values()), server, args.confirm), strict=True
+            by_cell.values(), _choices(list(by_cell.values()), server, args.confirm or 0), strict=True
         ):
             if timer is not None:
                 choices = [confirmed(of_cell[0].cell, chosen, timer) for chosen in choices]
@@ -165,7 +165,7 @@ def _notes(
 ) -> list[str]:
     framework = server.framework
     dense = sum(file.path.parts[0] == "dense" for file in files)
-    notes = [f"wrote {len(files)} files to {args.output}"]
+    notes = [f"files written to {args.output}: {len(files)}"]
     if dense < len(files):
         notes.append(f"before you start {framework.name}: {_line(args.output, framework)}")
     if dense:
