@@ -111,6 +111,7 @@ def test_types_that_they_have_not_seen_are_not_corrected(dtype):
     assert half.factor != 1.0
 
 
+@pytest.mark.slow
 def test_training_finds_what_a_layer_hides():
     # Calls of 128 channels are expected 0.05 in the logarithm too long, whatever else they are.
     draw = np.random.default_rng(5)

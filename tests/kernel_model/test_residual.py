@@ -173,6 +173,7 @@ except MissingExtraError:
 needs_trees = pytest.mark.skipif(not HAS_TREES, reason="CatBoost is not installed")
 
 
+@pytest.mark.slow
 @needs_trees
 def test_the_same_rows_give_the_same_trees():
     seen = observe(measured(8), H200, QUACK)
