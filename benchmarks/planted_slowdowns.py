@@ -84,29 +84,22 @@ def judge(output: Path) -> None:
     every = pd.DataFrame(rows_of(TABLES / "planted.csv.gz"))
     every = every[every["disposition"] == "ok"]
     burst, counted = (every[every["regime"] == regime] for regime in ("burst", "counters"))
-    draws = burst["campaign"].str.endswith("second")
-    times_us = {
-        key: float(time_us)
-        for *key, time_us in zip(burst["fault"], draws, burst["number"], burst["runtime_us"], strict=True)
-        for key in [tuple(key)]
-    }
-    bases = {
-        (second, row["number"]): row
-        for second, (_, row) in zip(draws, burst.iterrows(), strict=True)
-        if row["fault"] == ""
-    }
+    draws = burst.groupby(["campaign", "fault", "number"])
+    times_us = draws["runtime_us"].first().astype(float)
+    bases = burst[burst["fault"] == ""].set_index(["campaign", "number"])
     judged = []
     for _, row in counted.iterrows():
-        second, fault = row["campaign"].endswith("second"), row["fault"]
+        draw, fault, number = row["campaign"].removeprefix("counters_"), row["fault"], row["number"]
         if fault not in ("", *FAULTS):
             continue
         before = "warm" if fault == "cold_l2" else ""
-        slower = times_us[fault, second, row["number"]] / times_us[before, second, row["number"]]
+        slower = times_us[draw, fault, number] / times_us[draw, before, number]
         if slower >= SLOWER or not fault:
-            names = _named(dict(bases[second, row["number"]]), row)
+            names = _named(bases.loc[(draw, number)].to_dict(), row)
             judged.append(
                 {
                     "set": "held out" if row["held_out"] == "1" else "design",
+                    "kernel": bases.loc[(draw, number), "kernel"],
                     "fault": fault or "none",
                     "slower": slower,
                     "first": names[0] == fault,
@@ -117,7 +110,7 @@ def judge(output: Path) -> None:
     frame = pd.DataFrame(judged)
     frame.to_csv(output, index=False)
     frame["planted"] = frame["fault"] != "none"
-    for by in (["set", "planted"], ["set", "fault"]):
+    for by in (["kernel", "set", "planted"], ["kernel", "set", "fault"]):
         print(frame.groupby(by)[["first", "first two"]].agg(["size", "mean"]).round(3).to_string())
 
 
