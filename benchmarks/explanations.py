@@ -2,6 +2,7 @@
 
     python benchmarks/explanations.py pairs --input data/measurements/h200/unseen.csv.gz
     python benchmarks/explanations.py again --input data/measurements/h200/{repeats,burst,cutlass,splits}.csv.gz
+    python benchmarks/explanations.py without --input data/measurements/h200/{unseen,counters_libraries}.csv.gz
     python benchmarks/explanations.py counters --input data/measurements/h200/counters_libraries.csv.gz
 
 Pairs: measured rows of one problem, card and library that differ in one setting alone. A sign counts where
@@ -12,6 +13,8 @@ The difference is predicted as what-ifs are, with the first row's residual for b
 Again: how far pairs of the first table's rows, measured again, are told by their first measurement in the other
 tables, on another card: no model can do much better.
 
+Without: the errors of formulas with each mechanism switched off and all numbers as they are.
+
 Counters: which of tensor pipe, L2 and DRAM a profiler shows as busiest, or that none is above 60 %, against the
 unit that is predicted to be busiest, and against the limiter or one tied with it. Where none is busy, all other
 resources together should be: launch, latency and what else no unit shows. The tensor pipe's share is that of SMs
@@ -21,8 +24,9 @@ with work, as Nsight's is of active cycles. L2's peak is the card's: a kernel is
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +40,7 @@ from gemm_model.kernel_model.explanation import TIE, busy, mma_flop, sms_with_wo
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World
 from gemm_model.kernel_model.rates import l2_bytes_per_us
+from gemm_model.kernels.mechanisms import KIND_MECHANISMS, MECHANISM_NAMES
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
@@ -64,7 +69,7 @@ UNITS = ("TENSOR", "L2", "DRAM")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("pairs", "again", "counters"))
+    parser.add_argument("what", choices=("pairs", "again", "without", "counters"))
     parser.add_argument("--input", type=Path, nargs="+", required=True)
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--residual", default="off")
@@ -83,6 +88,9 @@ def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[
             for path, frame in zip(paths, frames, strict=True)
             for name, rows in usable(frame).groupby("kernel")
         ]
+    if what == "without":
+        names = ("", *(name for name in MECHANISM_NAMES if name not in KIND_MECHANISMS))
+        return [{"without": name, **errors(map(usable, frames), gpu, name)} for name in names]
     if what == "again":
         first = pd.concat(map(usable, frames[1:]))
         found = [pairs(measured_twice(usable(frames[0]), first), lambda rows: rows["runtime_us_first"])]
@@ -124,18 +132,38 @@ def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) ->
     return pd.concat(found, ignore_index=True)
 
 
-def predicted_us(rows: pd.DataFrame, gpu: GpuSpec, residual: str) -> FloatArray:
+def predicted_us(rows: pd.DataFrame, gpu: GpuSpec, residual: str, **options: Any) -> FloatArray:
     """Times in the regime and with the L2 of each row."""
-    found = np.full(len(rows), np.nan)
+    return predicted(rows, gpu, residual=residual, **options)[0]
+
+
+def predicted(rows: pd.DataFrame, gpu: GpuSpec, **options: Any) -> FloatArray:
+    """Times, bytes of DRAM and bytes of L2, in the regime and with the L2 of each row."""
+    found = np.full((3, len(rows)), np.nan)
     regimes = rows["regime"].fillna("burst") if "regime" in rows else pd.Series("burst", index=rows.index)
     warm = rows["l2"].eq("warm") if "l2" in rows else pd.Series(False, index=rows.index)
     for regime in regimes.unique():
         for l2 in ("cold", "warm"):
             some = np.flatnonzero((regimes == regime) & (warm == (l2 == "warm")))
             if len(some):
-                model = KernelModel(gpu, regime=regime, l2=l2, residual=residual)
                 batch = batch_from_frame(rows.iloc[some].reset_index(drop=True), needs_tile=True)
-                found[some] = model.predict_batch(batch).runtime_us
+                each = KernelModel(gpu, regime=regime, l2=l2, **options).predict_batch(batch)
+                found[:, some] = each.runtime_us, *(each.bytes_by_level[name] for name in ("dram", "l2"))
+    return found
+
+
+def errors(frames: Iterable[pd.DataFrame], gpu: GpuSpec, without: str) -> dict[str, object]:
+    """Mean errors with a mechanism off: times by table and of splits, and bytes that were counted."""
+    found: dict[str, object] = {}
+    for number, rows in enumerate(frames):
+        told = predicted(rows, gpu, residual="off", without=(without,) if without else ())
+        off = np.abs(told[0] / rows["runtime_us"].to_numpy(float) - 1.0)
+        found |= {f"{number}: MAPE": f"{off.mean():.2%}", f"{number}: p95": f"{np.quantile(off, 0.95):.2%}"}
+        split = pd.to_numeric(rows["split_k"], errors="coerce").to_numpy() > 1
+        found[f"{number}: split K"] = f"{off[split].mean():.2%}"
+        for name, values in zip(("dram_read_bytes", "l2_bytes"), told[1:], strict=True):
+            if rows["regime"].eq("counters").all():
+                found[name] = f"{np.abs(values / rows[name].to_numpy(float) - 1.0).mean():.2%}"
     return found
 
 

@@ -1,6 +1,6 @@
 """Fit a card's numbers and those of its kernel families anew, all together, and train the residuals.
 
-python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--ablate] [--classes] [--no-residual] [--reports DIR]
+python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--classes] [--no-residual] [--reports DIR]
 
 Each calibration names the tables that it is fitted to. Sizes are held out in four folds: error bands and the figures in
 DIR/<gpu>.md come from fits that had not seen the size in any type, family or regime. Files are replaced when all
@@ -38,9 +38,6 @@ from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import Residual, residual_beside, write_residual
 from gemm_model.kernels.mechanisms import (
     KERNEL,
-    KIND_MECHANISMS,
-    MECHANISM_NAMES,
-    MECHANISMS,
     NUMBERS,
     kernel_numbers,
 )
@@ -219,9 +216,6 @@ def line_of(table: Table, predicted_us: FloatArray, what: str) -> str:
 HEADER = """| table | held out by size | rows | MAPE | p95 | median | first choice | DRAM bytes (p95) | L2 bytes (p95) |
 |---|---|---:|---:|---:|---:|---:|---:|---:|"""
 
-ABLATION = """| without | burst | burst p95 | split K | graph | DRAM bytes | L2 bytes |
-|---|---:|---:|---:|---:|---:|---:|"""
-
 
 def bands_of(tables: Sequence[Table], gpu: GpuSpec, fit: JointFit, *, corrected: bool) -> dict[str, float]:
     """By situation the held-out error of 90 % of the rows of one family and rate class."""
@@ -265,9 +259,6 @@ def words() -> argparse.Namespace:
         "--free", default="", help="fit these numbers alone; those of the card may be among them"
     )
     parser.add_argument(
-        "--ablate", action="store_true", help="print what each mechanism buys; writes nothing"
-    )
-    parser.add_argument(
         "--classes", action="store_true", help="print what each rate class tells of others; writes nothing"
     )
     parser.add_argument("--no-residual", action="store_true")
@@ -294,10 +285,6 @@ def main() -> int:
     }
     if args.classes:
         print(HEADER, *classes(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
-        return 0
-    if args.ablate:
-        free = identifiable(parameters(list(start), names_to_fit(args)), groups_of(tables, gpu, 0), gpu)
-        print(ABLATION, *ablation(tables, gpu, start, free, bounds), sep="\n")
         return 0
     free, fit, fits = fitted(tables, gpu, start, names_to_fit(args), bounds)
     with ProcessPoolExecutor(args.processes) as processes:
@@ -331,38 +318,6 @@ def report_lines(
     lines += ["", "| number | of | value | 90 % | folds | correlated with |", "|---|---|---:|---:|---|---|"]
     lines += [number_line(each, fit, fits) for each in free]
     return lines
-
-
-def ablation(
-    tables: Sequence[Table],
-    gpu: GpuSpec,
-    start: Mapping[Kind, Mapping[str, float]],
-    free: Sequence[Parameter],
-    bounds: Mapping[str, tuple[float, float]],
-) -> Iterator[str]:
-    """A row for each mechanism: held-out errors of the first fold without it, all others fitted again."""
-    plain = [each for each in tables if each.situation in ("", SPLIT_SITUATION) and (each.folds == 0).any()]
-    seen = groups_of(plain, gpu, 0)
-    for name in ("nothing", *(each.name for each in MECHANISMS if each.name not in KIND_MECHANISMS)):
-        off = frozenset({name}) & frozenset(MECHANISM_NAMES)
-        kept = [each for each in free if each.number.partition(".")[0] not in off]
-        groups = [replace(group, without=off) for group in seen]
-        fit = joint_fit(groups, gpu, start, kept, bounds=bounds, evaluations=4)
-        errors: dict[str, list[float]] = {}
-        for table in plain:
-            test = table.folds == 0
-            rows, times = all_times(fit, table, gpu, test, off)
-            error = np.abs(times.runtime_us / rows.runtime_us - 1.0)
-            errors.setdefault(f"{table.regime} {table.situation}", []).append(float(error.mean()))
-            errors.setdefault(f"p95 {table.regime} {table.situation}", []).append(
-                float(np.quantile(error, 0.95))
-            )
-            if table.regime == "counters" and not table.situation:
-                for count in ("dram_read_bytes", "l2_bytes"):
-                    off_by = np.abs(np.expm1(byte_errors(count, rows, times)))
-                    errors.setdefault(count, []).append(float(off_by.mean()))
-        wanted = ("burst ", "p95 burst ", "burst split_k", "graph ", "dram_read_bytes", "l2_bytes")
-        yield " | ".join([f"| {name}", *(f"{np.mean(errors[each]):.2%}" for each in wanted)]) + " |"
 
 
 def classes(

@@ -18,7 +18,10 @@ from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.mechanisms import MECHANISMS, RESOURCES
 from gemm_model.kernels.registry import family_of
 
-FAMILIES = (("h200", "quack"), ("h200", "cutlass"), ("h200", "triton"), ("h200", "cublas"), ("b200", "quack"))
+FAMILIES = (
+    *(("h200", "quack"), ("h200", "cutlass"), ("h200", "triton"), ("h200", "cublas")),
+    *(("b200", "quack"), ("b200", "triton")),
+)
 STEP = 1e-4
 """Of a resource's speed, for differences."""
 

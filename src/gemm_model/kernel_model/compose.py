@@ -227,7 +227,7 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
         dram_us=dram_us_of(moved, gpu, numbers) / schedule.tiles,
         stores_us=asked.tile.epilogues * moved.l2_store_bytes / (l2_rate * schedule.tiles),
         latency_us=schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz,
-        port_clk=_port_tile_clk(step, schedule, kernel.resources),
+        port_clk=port_tile_clk(step, schedule, kernel.resources),
         arriving_clk=0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk,
         trips_clk=_round_trips_clk(step, schedule, kernel.resources),
     )
@@ -280,7 +280,7 @@ def _held_up(load_clk: Values, between_clk: Values, of_last: Values) -> Values:
     return load_clk if is_zero(between_clk) else load_clk + between_clk * (1.0 - of_last)
 
 
-def _port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+def port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
     """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
 
     Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is

@@ -13,7 +13,7 @@ from typing import Any
 
 from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, power, smooth_maximum, where
 from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.kernel_model.compose import Wave
+from gemm_model.kernel_model.compose import Wave, port_tile_clk
 from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
 from gemm_model.kernel_model.kernel import Geometry
@@ -176,19 +176,17 @@ def _loads(
     own, gpc = times.service.shares
     l2 = (1.0 - port) * (1.0 - arrives)
     port = port * (1.0 - arrives)
-    alone = geometry.schedule.k_tiles * step.port_clk + step.tail_clk
-    paced = minimum(alone / maximum(times.full.port_clk, NOTHING), 1.0)
+    tile_clk = port_tile_clk(step, geometry.schedule, geometry.resources)
+    held = tile_clk > (geometry.schedule.k_tiles * step.port_clk + step.tail_clk) * ROUNDING
+    between: Values = 0.0
     if geometry.family.tile_period.in_tensor_memory:
         # The stores and the next tile's number come between the loads of two tiles.
-        between = port * (1.0 - paced)
-        way_in = port * paced
+        paced = minimum(tile_clk / maximum(times.full.port_clk, NOTHING), 1.0)
+        between, port = port * (1.0 - paced), port * paced
         if not is_zero(wave.arriving_clk):
             filling = geometry.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
             between, arrives = between + arrives * (1.0 - filling), arrives * filling
-        waits = {EPILOGUE: between}
-    else:
-        held = paced * ROUNDING < 1.0
-        waits, way_in = {LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
+    waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
     shares = {
         SM_INGRESS: way_in + l2 * own,
         GPC_INGRESS: l2 * gpc,
