@@ -134,6 +134,33 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
     assert set(decode["batch_size"]) == {1, 4}
 
 
+def test_an_interruption_leaves_no_file(tmp_path, small, monkeypatch):
+    whole, done = planner_tables.tables_of, []
+
+    def interrupted(*words):
+        if done:
+            raise KeyboardInterrupt
+        done.append(words)
+        return whole(*words)
+
+    monkeypatch.setattr(planner_tables, "tables_of", interrupted)
+    for name in "ab":
+        (tmp_path / f"{name}.json").write_text(json.dumps(MODEL))
+    words = [
+        "emit",
+        "vidur",
+        "--gpu",
+        "h200",
+        "--node-gpus",
+        "1",
+        "--model",
+        f"{tmp_path}/a.json,{tmp_path}/b.json",
+    ]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 130
+    assert done
+    assert not (tmp_path / "out").exists()
+
+
 def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     reason = "aiconfigurator is not installed: pip install 'aiconfigurator>=0.12,<0.13'"
     estimate = pytest.importorskip("aiconfigurator.cli.api", reason=reason).cli_estimate

@@ -184,9 +184,11 @@ def test_dtype_means_in_dtype(gemm_model, tmp_path):
 def test_a_note_names_columns_that_nothing_reads(gemm_model, tmp_path, verb):
     path = tmp_path / "table.csv"
     path.write_text("m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,layer\n64,64,64,bf16,128,128,1,1,up\n")
-    found = gemm_model(verb, "--input", path, *(["--max-kernels", "1"] if verb == "portfolio" else []))
+    words = ["--max-kernels", "1"] if verb == "portfolio" else []
+    found = gemm_model(verb, "--input", path, *words, "--format", "csv")
     assert found.code == 0
     assert "columns that nothing reads travel along: layer" in found.err
+    assert pd.read_csv(io.StringIO(found.out))["layer"].tolist() == ["up"]
 
 
 KERNEL = "m,n,k,in_dtype,kernel,cta_m,cta_n,cluster_m,cluster_n"

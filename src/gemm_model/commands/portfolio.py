@@ -13,7 +13,7 @@ from gemm_model.commands.rank import add_family, ranker_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.report.document import Document, text_table
+from gemm_model.report.document import Document, screen_text, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
+    import pandas as pd
+
     from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
     from gemm_model.report.page.portfolio import portfolio_page
+    from gemm_model.tables.schema import KNOWN
 
     common.check_document(args, args.html)
     if args.input is None:
@@ -55,14 +58,16 @@ def run(args: argparse.Namespace) -> Document:
     with common.progress("ranking", len(problems)) as advance:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
     shapes, kernels = _shapes(found, common.place(ranker.gpu.name, ranker.model.regime)), _kernels(found)
-    shown = [{name: row[name] for name in SHOWN} for row in shapes]
+    shown = pd.DataFrame(shapes)[[*SHOWN]]
+    names = [name for name in map(str, frame) if name not in KNOWN]
+    carried = [dict(zip(names, cells, strict=True)) for cells in frame[names].to_numpy()]
     return Document(
         gpu=ranker.gpu.name,
         model=common.settings(args).model,
         result={"mean_loss": found.mean_loss, "gap": found.gap, "kernels": kernels},
-        rows=shapes,
+        rows=[{**own, **row} for own, row in zip(carried, shapes, strict=True)],
         notes=[*_notes(found), *frame.attrs.get("notes", ())],
-        text=lambda: f"{text_table(kernels)}\n\n{text_table(shown)}",
+        text=lambda: f"{text_table(kernels)}\n\n{screen_text(shown, SHOWN)}",
         files=[common.page(args.html, lambda: portfolio_page(found, ranker.gpu.name, args.input.name))],
     )
 
