@@ -166,6 +166,10 @@ def test_every_gpu_is_described_and_tells_its_sources():
         ("l2_read_gb_per_s: 4000", "dram_read_gb_per_s is 4633; expected at most l2_read_gb_per_s, 4000"),
         ("l2_read_bytes_per_clk_of_eight: 120", "expected at most l2_read_bytes_per_clk_per_sm, 88"),
         ("device_names: [NVIDIA L40S]", "device_names holds 'NVIDIA L40S', which is l40s of sm89"),
+        (
+            "device_names: [NVIDIA H200, NVIDIA H20]",
+            "holds 'NVIDIA H20' of h20 and 'NVIDIA H200' of h200; expected",
+        ),
         ("file: here", "unknown key 'file'"),
         ("sm_count: 1e9", "sm_count is 1000000000.0; expected a whole number"),
     ],

@@ -145,6 +145,17 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(found)
 
 
+def test_loads_on_another_architecture_take_longer_by_what_its_dram_does():
+    """559 ns at 1965 MHz are 1098 clocks, 384 at 1980 MHz 760; of the b200 no latency is known."""
+    donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers()})
+    clk = {
+        name: donor.numbers_on(load_gpu(name), "fp16", family_of("quack", H200)).latency.load_clk
+        for name in ("b200_sxm", "b200", "h100_sxm")
+    }
+    assert clk["b200_sxm"] == pytest.approx(400 + 1098.4 - 760.3, abs=0.1)
+    assert clk["b200"] == clk["h100_sxm"] == 400
+
+
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     mine = replace(H200, name="mine")
     own = predicted(mine, calibration=calibration(gpu="mine"))

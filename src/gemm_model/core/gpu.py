@@ -388,17 +388,22 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def _require_own_names(gpu: GpuSpec) -> None:
-    """Raises InputError where a user's card has the driver's name of one of another architecture."""
+    """Raises InputError where a user's card has the driver's name of one of another architecture, or of two."""
     from gemm_model.config import gpu_names, load_gpu_mapping
 
+    owners: dict[str, str] = {}
     for name in gpu_names() if gpu.file else ():
         known = load_gpu_mapping(name)
         for alias in set(gpu.device_names).intersection(known.get("device_names", ())):
+            owners[name] = alias
             if known["architecture"] != gpu.architecture:
                 raise InputError(
                     f"GPU {gpu.name}: device_names holds {alias!r}, which is {name} of {known['architecture']}; "
                     f"expected a card of {gpu.architecture}"
                 )
+    if len(owners) > 1:
+        words = " and ".join(f"{alias!r} of {name}" for name, alias in sorted(owners.items()))
+        raise InputError(f"GPU {gpu.name}: device_names holds {words}; expected the names of one card")
 
 
 @cache

@@ -133,11 +133,20 @@ class Calibration:
         return numbers
 
     def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
-        """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card."""
+        """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card.
+
+        On another architecture loads take as many more as DRAM answers later, where both latencies are known.
+        """
         numbers = self.numbers_for(math_kind, family)
         if self.gpu == gpu.name or self.gpu not in gpu_names():
             return numbers
-        return numbers.at_clock(load_gpu(self.gpu).sm_clk_mhz / gpu.sm_clk_mhz)
+        donor = load_gpu(self.gpu)
+        numbers = numbers.at_clock(donor.sm_clk_mhz / gpu.sm_clk_mhz)
+        own_ns, donor_ns = gpu.dram_latency_ns, donor.dram_latency_ns
+        if own_ns is None or donor_ns is None or gpu.kernel_architecture == self.architecture:
+            return numbers
+        later_clk = (own_ns * gpu.sm_clk_mhz - donor_ns * donor.sm_clk_mhz) * 1e-3
+        return numbers.having({"latency.load_clk": numbers.latency.load_clk + later_clk})
 
     def fingerprint(self) -> str:
         """Hash of all numbers that plain products depend on: it changes when one of them does.

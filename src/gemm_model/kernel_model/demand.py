@@ -79,19 +79,20 @@ def demand_of(kernel: Kernel) -> Demand:
 
 def _tile(kernel: Kernel, step: KTile) -> TileDemand:
     batch, gpu, resources, numbers = kernel.batch, kernel.gpu, kernel.resources, kernel.numbers
-    period, order = kernel.geometry.family.tile_period, kernel.geometry.family.tile_order
+    family = kernel.geometry.family
+    period, order = family.tile_period, family.tile_order
     k_tiles = kernel.schedule.k_tiles
     mainloop = k_tiles * step.math_clk
-    epilogue, fused = whole_epilogue_clk(batch, period, resources, numbers)
+    epilogue, fused = whole_epilogue_clk(batch, gpu, period, resources, numbers)
     hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
     beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
     return _new_tile(
         epilogue_clk=epilogue,
         hidden_clk=hidden,
-        period_clk=tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden),
+        period_clk=tile_period_clk(batch, gpu, family, resources, numbers, mainloop, epilogue, hidden),
         beside_stores_clk=beside,
         epilogues=epilogues,
-        between_clk=between_loads_clk(batch, gpu, period, resources, numbers.epilogue),
+        between_clk=between_loads_clk(batch, gpu, family, resources, numbers.epilogue),
         turns_clk=turns_clk(batch, resources, order, numbers),
         stall=stall_of(batch, gpu, period, resources, numbers, mainloop, k_tiles, epilogue, fused),
     )

@@ -7,7 +7,7 @@ from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, po
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
-from gemm_model.kernels.family import TilePeriod
+from gemm_model.kernels.family import KernelFamily, TilePeriod
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
 from gemm_model.kernels.numbers import family_numbers
@@ -33,11 +33,19 @@ def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores)
     return batch.cta_m * batch.cta_n * (output_clk / resources.stored_sector_share + each_clk)
 
 
+def stored_clk(batch: GemmBatch, gpu: GpuSpec, resources: Resources) -> Values:
+    """Clocks of a tile's outputs on the SM's way to L2."""
+    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / resources.stored_sector_share
+    return stored / gpu.known("l2_write_bytes_per_clk_per_sm")
+
+
 def whole_epilogue_clk(
-    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
+    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, numbers: KernelNumbers
 ) -> tuple[Values, Values]:
     """Clocks of a tile's epilogue including its fused part, and of the fused part alone."""
     fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
+    if period.in_tensor_memory:
+        return stored_clk(batch, gpu, resources) + fused, fused
     return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
 
 
@@ -170,22 +178,26 @@ def stall_of(
 
 
 def between_loads_clk(
-    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, stores: EpilogueStores
+    batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources, stores: EpilogueStores
 ) -> Values:
-    """Clocks between the loads of two tiles: the stores on the SM's way to L2, and finding the next tile.
+    """Clocks between the loads of two tiles: the stores on the SM's way to L2, and asking for the next tile.
 
     Only with tensor memory, where MMAs go on under the epilogue; otherwise MMAs wait for both in turn.
     """
-    if not period.in_tensor_memory:
+    if not family.tile_period.in_tensor_memory:
         return 0.0
-    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / resources.stored_sector_share
-    return stored / gpu.known("l2_write_bytes_per_clk_per_sm") + stores.tile_clk
+    return stored_clk(batch, gpu, resources) + asking_clk(family, stores)
+
+
+def asking_clk(family: KernelFamily, stores: EpilogueStores) -> float:
+    """Fixed clocks of a tile in tensor memory: asking for the next one; by a static stride it is a sum away."""
+    return stores.tile_clk if family.tile_order.scheduler.evens_out else 0.0
 
 
 def tile_period_clk(
     batch: GemmBatch,
     gpu: GpuSpec,
-    period: TilePeriod,
+    family: KernelFamily,
     resources: Resources,
     numbers: KernelNumbers,
     mainloop: Values,
@@ -197,11 +209,13 @@ def tile_period_clk(
     Cooperative: mainloop, then epilogue, less the `hidden` part (`hidden_clk`). Ping-pong: two consumers
     alternate mainloops, so that a tile takes the longer of one mainloop with its handover and half of one
     consumer's round; a handover takes the fixed clocks of a tile. In tensor memory accumulators are
-    double-buffered if two fit beside the scale factors: the longer of mainloop and epilogue.
+    double-buffered if two fit beside the scale factors: the longer of mainloop and epilogue; otherwise both in
+    turn, and asking for the next tile.
     """
     serial = mainloop + epilogue
-    if period.in_tensor_memory:
-        return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), serial)
+    if family.tile_period.in_tensor_memory:
+        alone = serial + asking_clk(family, numbers.epilogue)
+        return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), alone)
     tile = numbers.epilogue.tile_clk
     turns = maximum(mainloop + tile, serial / 2.0 + tile)
     cooperative = serial - hidden + tile

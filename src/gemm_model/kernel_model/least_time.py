@@ -38,9 +38,9 @@ def least_us(
     around, order, period = REGIMES[regime], family.tile_order, family.tile_period
     waves = tile_waves(batch, resources, order)
     mainloop = waves.k_tiles * math_clk(batch, rate, resources, waves.k_tiles, numbers, 0.0)
-    epilogue, _ = whole_epilogue_clk(batch, period, resources, numbers)
+    epilogue, _ = whole_epilogue_clk(batch, gpu, period, resources, numbers)
     hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
-    tile = tile_period_clk(batch, gpu, period, resources, numbers, mainloop, epilogue, hidden)
+    tile = tile_period_clk(batch, gpu, family, resources, numbers, mainloop, epilogue, hidden)
     turns = turns_clk(batch, resources, order, numbers)
     last = last_wave_weight(waves, numbers)
     waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
