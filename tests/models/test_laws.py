@@ -73,7 +73,7 @@ EXCEPTIONS = {
     "best: k doubles": (0.03, FILL),
     "best: m grows": (0.03, FILL),
     "best: k grows": (0.09, FILL),
-    "named: narrower": (0.06, CARRIES),
+    "named: narrower": (0.07, CARRIES),
     "best: narrower": (0.05, CARRIES),
     "best: m and n swapped": (0.06, "families that do not swap operands offer tiles of other proportions"),
 }
