@@ -71,8 +71,8 @@ def launch_us(
     if around.chained:
         # CTAs that start late in a grid start while the first loads of others are still in flight.
         spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
-        # A second kernel, which adds up partial sums or clears counters, has a boundary of its own.
-        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us, 0.0)
+        # A second kernel, which adds up partial sums or clears counters, has a boundary of its own, without PDL.
+        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us + numbers.chain.gap_us, 0.0)
         return started_us + spread_us + _boundary_us(batch, family, numbers.chain) + second_us
     started_us = started_us + spread_us
     if around.by_events:
