@@ -60,7 +60,12 @@ FIXED = (
         "power.steady_share",
     ),
     *("whole_waves.quantized", "scale_factors.row_bytes"),
-    *("pointer_stores.spilled_registers", "fused_epilogue.ring_share", "chain.gap_us", "chain.cooperative_us"),
+    *(
+        "pointer_stores.spilled_registers",
+        "fused_epilogue.ring_share",
+        "chain.gap_us",
+        "chain.cooperative_us",
+    ),
 )
 """Numbers that direct measurements, or the kernels' code, tell exactly."""
 
