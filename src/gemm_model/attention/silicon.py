@@ -84,7 +84,8 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         round_trip_clk=numbers.round_trip.single_clk,
         cta_start_us=calibration.within_phases.prologue_us,
         group_end_us=calibration.within_phases.drain_us,
-        launch_us=numbers.chain.boundary_us + numbers.chain.gap_us + numbers.launch.full_grid_us,
+        # Kernels of flash-attn-4 follow each other as cooperative GEMMs do, without the gap of other launches.
+        launch_us=numbers.chain.boundary_us + numbers.chain.cooperative_us + numbers.launch.full_grid_us,
         merging=numbers.coalescing.share,
         clock=numbers.clock,
         power=numbers.power,
