@@ -126,7 +126,7 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
     """The counts of a launch beside those of the kernel that was meant, and what explains them."""
     composed, config, counted = world.composed(), world.config, dict(kernel.counted)
     if config.split_k > 1 or config.scheduler != STATIC:
-        # Partial sums reach L2 as reductions, which the profiler counts as no writes.
+        # Partial sums reach L2 as reductions; the profiler does not count those as writes.
         counted.pop("l2_write_bytes", None)
     counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}
     clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]

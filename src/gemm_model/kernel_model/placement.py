@@ -74,8 +74,8 @@ def gpc_of_clusters(
 
     Single CTAs go to one SM of each TPC of a round, then to the other one; clusters of two take a TPC each.
     Clusters of four take two TPCs of each GPC that has them left, without those that a round repeats (SMs of
-    each CTA, h200). A plain launch of single CTAs fills GPC after GPC: counters of 1x1 kernels of CUTLASS (h200)
-    see the requests of so many consecutive CTAs merge as a GPC has SMs.
+    each CTA, h200). A plain launch of single CTAs fills GPC after GPC: in counters of CUTLASS's 1x1 kernels
+    (h200), requests merge among as many consecutive CTAs as a GPC has SMs.
     """
     if ctas_per_cluster > SMS_PER_TPC:
         left = Counter(gpc for tpcs in tpc_rounds for gpc in set(tpcs))

@@ -134,9 +134,9 @@ def csv_text(rows: Rows | pd.DataFrame) -> str:
     return csv_rows(rows)
 
 
-def screen_text(rows: pd.DataFrame, told: Collection[str]) -> str:
-    """The first rows of a table; a column in which all rows agree is told once, above, unless in `told`."""
-    same = [name for name in map(str, rows) if name not in told and rows[name].nunique(dropna=False) == 1]
+def screen_text(rows: pd.DataFrame, kept: Collection[str]) -> str:
+    """The first rows of a table. A column of one value stands in a line above it, but for those `kept`."""
+    same = [name for name in map(str, rows) if name not in kept and rows[name].nunique(dropna=False) == 1]
     alike = {name: _cell(records(rows[same].head(1))[0][name]) for name in same}
     heading = ", ".join(f"{name} {text}" for name, text in alike.items() if text != "-")
     lines = textwrap.wrap(f"all rows: {heading}", SCREEN_WIDTH) if heading else []
