@@ -226,6 +226,44 @@ def test_a_task_is_given_up_after_five_deaths_of_its_workers(allowed_failures, s
     assert len(keys) == submitted
 
 
+def test_a_task_is_not_given_up_for_the_deaths_that_another_causes():
+    """Dask blames a task for each death of a worker that held it, though another task ran there."""
+    from distributed import KilledWorker
+
+    class Future:
+        def __init__(self, key, task, held):
+            self.key, self.task, self.held = key, task, held
+            held.append(task)
+
+        @property
+        def status(self):
+            return "error" if 7 in self.held else "finished"
+
+        def add_done_callback(self, call):
+            call(self)
+
+        def exception(self):
+            return KilledWorker("task", None, 0)
+
+        def cancel(self):
+            pass
+
+    class Client(OneWorker):
+        """Its worker dies whenever it holds task 7."""
+
+        def __init__(self):
+            self.held, self.keys = [], iter(range(100))
+
+        def submit(self, work, task, **options):
+            return Future(next(self.keys), task, self.held)
+
+        def gather(self, futures):
+            self.held = []
+            return [10 * future.task for future in futures]
+
+    assert dict(Stream(Client(), str, "gpu").results([7, 1, 2])) == {7: None, 1: 10, 2: 20}
+
+
 def test_no_task_needs_no_worker():
     class Nobody(OneWorker):
         def nthreads(self):

@@ -25,7 +25,8 @@ AHEAD = 2
 GATHERED = 256
 """Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
 DEATHS = 5
-"""Deaths of its workers after which a task is given up [1]; sweeps; chosen."""
+"""Deaths of its workers after which a task is given up [1]; sweeps; chosen. Dask blames each task that a dead
+worker held, so the last one has to happen while the task is alone."""
 LOOK_EVERY_S = 1.0
 """Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
 NO_WORKER_LIMIT_S = 600.0
@@ -37,9 +38,9 @@ class Stream(Generic[Task, Result]):
     """`work(task)` for each task, one at a time on each unit of `resource`.
 
     `wanted` is called before each task. Once it returns False, running tasks finish and the rest are dropped.
-    Results come as they are ready; a task that killed DEATHS workers or more gives None. Raises
-    PartialResultError if the scheduler or all workers are lost, and passes on this package's errors from
-    `work`.
+    Results come as they are ready; a task that killed DEATHS workers or more, the last of them alone, gives
+    None. Raises PartialResultError if the scheduler or all workers are lost, and passes on this package's
+    errors from `work`.
     """
 
     client: Client
@@ -48,6 +49,7 @@ class Stream(Generic[Task, Result]):
     wanted: Callable[[], bool] = lambda: True
     _ended: queue.SimpleQueue[Future] = field(init=False, default_factory=queue.SimpleQueue)
     _running: dict[str, tuple[Future, Task, int]] = field(init=False, default_factory=dict)
+    _suspects: list[tuple[Task, int]] = field(init=False, default_factory=list)
     _room: int = field(init=False, default=0)
     _looked: float = field(init=False, default=0.0)
     _workers: frozenset[str] = field(init=False, default=frozenset())
@@ -56,11 +58,13 @@ class Stream(Generic[Task, Result]):
         left = iter(tasks)
         following = next(left, None)
         try:
-            while self._running or (following is not None and self.wanted()):
+            while self._running or ((following is not None or self._suspects) and self.wanted()):
                 self._look()
                 while following is not None and len(self._running) < self._room and self.wanted():
                     self._submit(following, 0)
                     following = next(left, None)
+                if following is None and self._suspects and not self._running and self._room:
+                    self._submit(*self._suspects.pop())
                 if not self._running:
                     time.sleep(LOOK_EVERY_S / 10)
                     continue
@@ -70,10 +74,15 @@ class Stream(Generic[Task, Result]):
                     _, task, deaths = self._running.pop(future.key)
                     if future.key in results:
                         yield task, results[future.key]
-                    elif (deaths := deaths + self._deaths(future)) < DEATHS:
-                        self._submit(task, deaths)
-                    else:
+                        continue
+                    suspect = deaths >= DEATHS - 1
+                    deaths += self._deaths(future)
+                    if suspect:
                         yield task, None
+                    elif deaths >= DEATHS - 1:
+                        self._suspects.append((task, deaths))
+                    else:
+                        self._submit(task, deaths)
         except (OSError, asyncio.CancelledError, futures.CancelledError):
             # Errors of the connection; errors of tasks have other types.
             raise self._scheduler_lost() from None
