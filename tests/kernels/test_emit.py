@@ -45,14 +45,14 @@ def test_quack_itself_takes_the_text():
 
 
 def test_triton_text_builds_the_config():
-    kernel = KernelConfig(cta_m=128, cta_n=256, stages=4, swizzle=8)
+    kernel = KernelConfig(cta_m=128, cta_n=256, stages=3, swizzle=8)
     config = eval(
         emit("triton", PROBLEM, Candidate(config=kernel), H200),
         {"triton": type("triton", (), {"Config": lambda meta, **kwargs: (meta, kwargs)})},
     )
     assert config == (
         {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8},
-        {"num_warps": 8, "num_stages": 4},
+        {"num_warps": 8, "num_stages": 3},
     )
 
 

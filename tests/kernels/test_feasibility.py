@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gemm_model.core.batch import batch_of, kernel_of, numbers_of
@@ -12,6 +13,8 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import _mma_k_wrong, check, feasible_mask, refuse_impossible, resources_of
 from gemm_model.kernels.registry import family_of
+from gemm_model.tables.table import batch_from_frame
+from tests.conftest import ROOT
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
 
@@ -40,6 +43,16 @@ def found(dtype, kernel, gpu=H200):
 )
 def test_stages_are_what_shared_memory_holds(tile, schedule, stages):
     assert found("bf16", config(*tile, schedule=schedule)).stages[0] == stages
+
+
+@pytest.mark.parametrize(("kernel", "rows"), [("triton", 345), ("cutlass", 415)])
+def test_shared_memory_is_what_the_profiler_read(kernel, rows):
+    counted = pd.read_csv(ROOT / "data/measurements/h200/counters_libraries.csv.gz", low_memory=False)
+    counted = counted[counted["kernel"] == kernel].reset_index(drop=True)
+    assert len(counted) == rows
+    resources = resources_of(batch_from_frame(counted, needs_tile=True), H200, family_of(kernel, H200))
+    told = resources.stage_bytes * resources.stages + resources.epilogue_bytes
+    np.testing.assert_allclose(told, counted["smem_bytes_per_cta"], rtol=0.006)
 
 
 @pytest.mark.parametrize(

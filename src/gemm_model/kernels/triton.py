@@ -95,14 +95,16 @@ RULES = ResourceRules(
     most_stages=float(DEFAULT_NUM_STAGES),
 )
 
+TMA_RULES = replace(RULES, epilogue_buffers=warpgroup_mma.whole_tile, largest_cluster=8)
+"""Kernels that load and store by TMA: the output tile has shared memory of its own."""
+
 TRITON_SM90 = KernelFamily(
     name="triton",
     architectures=("sm90",),
     knows=WRITTEN | {BLOCK_SCALING},
     space=replace(SPACE, slow_sums=False),
     resources=replace(
-        RULES,
-        largest_cluster=8,
+        TMA_RULES,
         mmas_ahead=mmas_ahead,
         awaited_math=awaited_math,
         in_step=in_step,
@@ -113,13 +115,13 @@ TRITON_SM90 = KernelFamily(
     mechanisms=(*OF_LIBRARIES, "device_descriptors", "pointer_stores"),
 )
 
-TRITON_SM120 = replace(TRITON_SM90, architectures=("sm120",), resources=replace(RULES, largest_cluster=8))
+TRITON_SM120 = replace(TRITON_SM90, architectures=("sm120",), resources=TMA_RULES)
 
 TRITON_SM100 = replace(
     TRITON_SM90,
     architectures=("sm100",),
     knows=WRITTEN,
-    resources=replace(RULES, largest_cluster=8, block_scaled=True),
+    resources=replace(TMA_RULES, block_scaled=True),
     tile_period=TilePeriod(in_tensor_memory=True, groups_tile_by_tile=True),
 )
 

@@ -47,6 +47,11 @@ def no_buffers(_columns: Values) -> Values:
     return 0.0
 
 
+def whole_tile(_columns: Values) -> Values:
+    """As many epilogue buffers as the tile has parts: Triton 3.6, `smem` of its kernels with TMA stores."""
+    return float("inf")
+
+
 def set_registers(accumulators: Values, warpgroups: Values) -> Values:
     """`setmaxnreg` of an MMA thread: QuACK `GemmSm90.__init__`, alike in CUTLASS (which has no three)."""
     return where(warpgroups == 3, 160.0, where(accumulators >= HEAVY_ACCUMULATORS, 240.0, 232.0))
