@@ -12,6 +12,7 @@ from torch._inductor import config, ir  # noqa: E402
 from torch._inductor.choices import InductorChoices  # noqa: E402
 from torch._inductor.graph import GraphLowering  # noqa: E402
 from torch._inductor.kernel.mm import (  # noqa: E402
+    aten__fp8_mm,
     aten_addmm,
     aten_bias_addmm,
     aten_mm,
@@ -22,6 +23,7 @@ from torch._inductor.kernel_inputs import MMKernelInputs  # noqa: E402
 from torch._inductor.lookup_table import LookupTableChoices  # noqa: E402
 from torch._inductor.virtualized import V  # noqa: E402
 
+import gemm_model  # noqa: E402
 from gemm_model.core.errors import InputError  # noqa: E402
 from gemm_model.integrations import inductor, inductor_autoload  # noqa: E402
 from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of  # noqa: E402
@@ -50,6 +52,16 @@ def product(m, n, k):
 def biased(m, n, k):
     nodes = [matrix("c", [m, n], [0, 1]), matrix("a", [m, k], [k, 1]), matrix("b", [k, n], [1, k])]
     return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1})
+
+
+def scaled(m, n, k, bias):
+    """Operands in fp8, a scale a tensor."""
+    sizes = {"a": ([m, k], [k, 1]), "b": ([k, n], [1, k])}
+    nodes = [matrix(name, *size, torch.float8_e4m3fn) for name, size in sizes.items()]
+    nodes += [matrix(name, [], [], torch.float32) for name in ("scale_a", "scale_b")]
+    if bias:
+        nodes.append(matrix("bias", [n], [1]))
+    return MMKernelInputs(nodes, mat1_idx=0, mat2_idx=1, out_dtype=torch.bfloat16)
 
 
 def kept(choices, inputs, templates, operator="mm"):
@@ -90,6 +102,24 @@ def test_an_addmm_that_comes_in_two_calls_gets_one_choice_in_all(monkeypatch):
     assert len(library) + len(triton) == 1
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_scaled_product_keeps_what_is_predicted_to_be_the_fastest(bias):
+    inputs = scaled(64, 4096, 4096, bias)
+    problem = problem_of(inputs, "scaled_mm")
+    assert (problem.sizes, problem.a_dtype.name) == ((64, 4096, 4096, 1), "e4m3")
+    assert (problem.epilogue is not None) == bias
+    every = ways(kept(InductorChoices(), inputs, [aten__fp8_mm, mm_template], "scaled_mm"))
+    times_us = dict(zip(every, WayTimes("h200").predict_us(problem, every), strict=True))
+    library, *templates = every
+    assert len(templates) > 10
+    assert min(times_us.values()) < np.inf
+    found = ways(
+        kept(ModelChoices(gpu="h200", confirm=4)(), inputs, [aten__fp8_mm, mm_template], "scaled_mm")
+    )
+    best = sorted(templates, key=lambda way: times_us[way])
+    assert [way for way in found if way != library] == best[: 4 - found.count(library)]
+
+
 def test_a_template_that_needs_more_shared_memory_than_there_is_is_not_chosen():
     block = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "GROUP_M": 8, "num_stages": 5, "num_warps": 8}
     problem = problem_of(product(4096, 4096, 4096), "mm")
@@ -117,6 +147,28 @@ def test_what_is_not_ranked_stays_with_inductor_and_a_line_says_so(caplog, monke
         with config.patch(max_autotune=True):
             assert len(kept(choices, inputs, TEMPLATES)) > 10
     assert "gemm-model leaves mm to Inductor: division by zero" in caplog.text
+
+
+def test_convolutions_are_timed_only_where_they_would_be_without_us():
+    def offered(tunes):
+        return list(ModelChoices(gpu="h200", tunes_otherwise=tunes)().get_conv_configs("cuda")(64, 64, 64))
+
+    assert not offered(tunes=False)
+    assert offered(tunes=True) == list(InductorChoices().get_conv_configs("cuda")(64, 64, 64)) != []
+    with config.patch(max_autotune=True):
+        assert offered(tunes=False)
+
+
+def test_a_second_install_replaces_the_first_and_uninstall_leaves_nothing():
+    with config.patch(max_autotune_gemm=False):
+        assert install("h200")
+        assert install("h100_sxm", confirm=2)
+        assert config.inductor_choices_class == ModelChoices(
+            gpu="h100_sxm", confirm=2, version=gemm_model.__version__
+        )
+        inductor.uninstall()
+        assert not config.max_autotune_gemm
+    assert config.inductor_choices_class is None
 
 
 def test_without_a_known_card_nothing_is_installed(caplog, monkeypatch):

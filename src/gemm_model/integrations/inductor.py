@@ -1,4 +1,4 @@
-"""`install()`: Inductor's choices for mm, addmm, bmm and baddbmm come from predictions, without timing.
+"""`install()`: Inductor's choices for mm, addmm, bmm, baddbmm and scaled mm are predicted, without timing.
 
 Written for torch 2.11 to 2.13. The seams are Inductor's own: `torch._inductor.config.inductor_choices_class`,
 `InductorChoices` and `torch._inductor.lookup_table`. Whatever goes wrong, Inductor chooses as it would alone.
@@ -44,10 +44,12 @@ OPERATORS = {
     "addmm": ("self", "mat1", "mat2"),
     "bmm": ("self", "mat2"),
     "baddbmm": ("self", "batch1", "batch2"),
+    "scaled_mm": ("self", "mat2", "scale_a", "scale_b", "bias"),
 }
 """Operators that are ranked, by Inductor's name: their operands, as `torch_operators` calls them."""
-TRITON_TEMPLATES = ("triton::mm", "triton::bmm", "triton::mm_persistent_tma")
-PERSISTENT = "triton::mm_persistent_tma"
+SCALED_TMA = "triton::scaled_mm_device_tma_"
+PERSISTENT = ("triton::mm_persistent_tma", f"{SCALED_TMA}epilogue_scaling", f"{SCALED_TMA}main_loop_scaling")
+TRITON_TEMPLATES = ("triton::mm", "triton::bmm", *PERSISTENT)
 SPLIT_TEMPLATE = "decompose_k"
 EXTERN = "aten::"
 EXTERN_OF = {"mm": "aten::mm", "addmm": "aten::bias_addmm", "bmm": "aten::bmm", "baddbmm": "aten::baddbmm"}
@@ -122,13 +124,13 @@ class WayTimes:
         batch = batch_of(pairs)
         found = runnable_mask(batch, self.gpu, self.triton)
         for row, way in enumerate(ways):
-            warps, stored = int(dict(way.parameters)["num_warps"]), way.template == PERSISTENT
+            warps, stored = int(dict(way.parameters)["num_warps"]), way.template in PERSISTENT
             found[row] &= fits(batch[row : row + 1], warps, self.gpu, output_tile_in_smem=stored)
         times_us = np.full(len(ways), np.inf)
         if found.any():
             times_us[found] = self.library.model.predict_batch(batch[found]).runtime_us
         numbers = integration_numbers()
-        persistent = np.array([way.template == PERSISTENT for way in ways])
+        persistent = np.array([way.template in PERSISTENT for way in ways])
         factors = np.where(persistent, numbers.inductor_persistent, numbers.inductor_pointers)
         return [float(time_us) for time_us in times_us * factors]
 
@@ -184,8 +186,16 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         except Exception as reason:  # a compile never fails because of a prediction
             stand_aside(op_name, reason)
         externs = [ktc for ktc in every if _is_extern(ktc)]
-        tunes = inductor_config.max_autotune or self.settings.tunes_otherwise
-        return every if tunes or not externs else externs[:1]
+        return every if self._tunes or not externs else externs[:1]
+
+    @property
+    def _tunes(self) -> bool:
+        """Whether Inductor times what is not ranked."""
+        return bool(inductor_config.max_autotune or self.settings.tunes_otherwise)
+
+    def get_conv_configs(self, device_type: str | None = "cuda") -> Any:
+        """Templates for convolutions where they would be timed without us; else the library's stays alone."""
+        return super().get_conv_configs(device_type) if self._tunes else lambda *_, **__: iter(())
 
     def get_template_configs(
         self, kernel_inputs: Any, templates: Any, op_name: str, kwarg_overrides: Any = None
@@ -276,12 +286,13 @@ def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
             kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted(), kernel_inputs.dtypes(), strict=True
         )
     )
-    bound: dict[str, Any] = dict(zip(OPERATORS[op_name], tensors, strict=True))
+    # A scaled product's bias is optional.
+    bound: dict[str, Any] = dict(zip(OPERATORS[op_name], tensors, strict=op_name != "scaled_mm"))
     bound["out_dtype"] = kernel_inputs.out_dtype()
     added = bound["self"] if op_name in ("addmm", "baddbmm") else None
     if added is not None and added.dim() == 2 and added.stride(0) == 0:
         bound["self"] = added[:1]
-    found = work_of(op_name, bound)
+    found = work_of("_scaled_mm" if op_name == "scaled_mm" else op_name, bound)
     if not found or not isinstance(found[0][1], GemmProblem):
         raise InputError("an empty product")
     return found[0][1]
@@ -412,6 +423,7 @@ def install(gpu: GpuSpec | str | None = None, *, confirm: int = 1) -> bool:
             raise InputError(
                 f"torch {torch.__version__} takes no choices; written for torch {TORCH_VERSIONS}"
             )
+        uninstall()
         made = ModelChoices(
             gpu=name, confirm=confirm, tunes_otherwise=inductor_config.max_autotune_gemm, version=__version__
         )
