@@ -334,24 +334,18 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         *(space.stages, clusters, space.split_k, rasters, space.swizzles),
     )
     grid = np.array(list(product(*axes)), dtype=np.int64)
-    swap, schedule, cta_m, cta_n, cta_k, stages, cluster, split_k, raster, swizzle = grid.T
+    swap, schedule, cta_m, cta_n, cta_k, stages, cluster, split_k, raster, swizzle = grid.T.copy()
     swapped = swap == 1
-    rows = len(grid)
+    cluster_m, cluster_n = np.array(space.clusters)[cluster].T
+    counts = (cta_m, cta_n, cta_k, cluster_m, cluster_n, stages, swizzle, split_k)
     kernel: dict[str, Any] = {
-        "cta_m": cta_m.astype(np.float64),
-        "cta_n": cta_n.astype(np.float64),
-        "cta_k": cta_k.astype(np.float64),
+        **{name: values.astype(np.float64) for name, values in zip(COUNTS, counts, strict=True)},
         "mma_m": np.where(schedule == TWO_CTA, 2.0, 1.0) * cta_m,
         "mma_n": cta_n.astype(np.float64),
-        "cluster_m": np.array([float(size) for size, _ in space.clusters])[cluster],
-        "cluster_n": np.array([float(size) for _, size in space.clusters])[cluster],
-        "stages": stages.astype(np.float64),
-        "kernel": np.full(rows, KERNELS.index(family.name)),
-        "schedule": schedule.copy(),
-        "raster": raster.copy(),
-        "swizzle": swizzle.astype(np.float64),
-        "split_k": split_k.astype(np.float64),
-        "fast_accum": np.full(rows, space.fast_accum),
+        "kernel": np.full(len(grid), KERNELS.index(family.name)),
+        "schedule": schedule,
+        "raster": raster,
+        "fast_accum": np.full(len(grid), space.fast_accum),
     }
     types = _type_columns(problem, swapped)
     return _space(family, gpu, swapped, types, kernel, _kinds_of_types(problem))

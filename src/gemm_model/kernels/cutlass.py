@@ -83,14 +83,12 @@ CUTLASS_SM100 = KernelFamily(
     name="cutlass",
     architectures=("sm100",),
     knows=COLLECTIVES,
-    space=ConfigSpace(
+    space=replace(
+        CUTLASS_SM90.space,
         cta_m=(64, 128),
         cta_n=(16, *range(32, 257, 32)),
-        clusters=WIDE_CLUSTERS,
         schedules=("cooperative", "2cta"),
-        swizzles=SWIZZLES,
-        rasters=RASTERS,
-        fast_accum=True,
+        stream_k=False,
     ),
     resources=replace(quack.QUACK_SM100.resources, epilogue_buffers=warpgroup_mma.two_buffers),
     tile_order=quack.QUACK_SM100.tile_order,
@@ -143,15 +141,7 @@ CUTLASS_SM120 = KernelFamily(
     name="cutlass",
     architectures=("sm120",),
     knows=VISITED | {GROUPS},
-    space=ConfigSpace(
-        cta_m=(64, 128, 256),
-        cta_n=(32, 64, 96, 128, 256),
-        clusters=((1, 1),),
-        schedules=("cooperative", "pingpong"),
-        swizzles=SWIZZLES,
-        rasters=RASTERS,
-        fast_accum=True,
-    ),
+    space=replace(CUTLASS_SM90.space, cta_n=(32, 64, 96, 128, 256), clusters=((1, 1),), stream_k=False),
     resources=quack.QUACK_SM120.resources,
     tile_order=SM90_ORDER,
 )
@@ -159,13 +149,8 @@ CUTLASS_SM120 = KernelFamily(
 THREADBLOCK_SWIZZLE = TileOrder(name="groups of n", grouped="across", always_along_m=True)
 """CUTLASS 2.x `GemmIdentityThreadblockSwizzle`: blocks along m, in groups of n."""
 
-MULTISTAGE_SPACE = ConfigSpace(
-    cta_m=(64, 128, 256),
-    cta_n=(32, 64, 128, 256),
-    clusters=((1, 1),),
-    schedules=("cooperative",),
-    swizzles=SWIZZLES,
-    fast_accum=True,
+MULTISTAGE_SPACE = replace(
+    CUTLASS_SM120.space, cta_n=(32, 64, 128, 256), schedules=("cooperative",), rasters=("heuristic",)
 )
 
 

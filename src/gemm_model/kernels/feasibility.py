@@ -317,65 +317,36 @@ class _Kernels:
     def fewest_stages(self) -> float:
         return self.family.resources.fewest_stages
 
-    # One row's values for messages.
-    @property
-    def math(self) -> str:
-        widest = max(float(self.batch.a_bits), float(self.batch.b_bits))
-        return kind_said(int(self.batch.math_kind), widest)
 
-    @property
-    def tile(self) -> str:
-        return f"{self.batch.cta_m:.0f}x{self.batch.cta_n:.0f}"
-
-    @property
-    def cluster(self) -> str:
-        return f"{self.batch.cluster_m:.0f}x{self.batch.cluster_n:.0f}"
-
-    @property
-    def schedule(self) -> str:
-        return SCHEDULES[int(self.batch.schedule)]
-
-    @property
-    def schedules(self) -> str:
-        return ", ".join(self.family.space.schedules)
-
-    @property
-    def smem(self) -> str:
-        return smem_words(self.gpu)
-
-    @property
-    def ring_stages(self) -> float:
-        return max(float(self.resources.stages), self.fewest_stages)
-
-    @property
-    def columns(self) -> float:
-        return float(self.resources.tmem_columns + self.resources.scale_columns)
-
-    @property
-    def no_room(self) -> str:
-        return _no_room(self.batch, self.gpu)
-
-    @property
-    def kernels(self) -> str:
-        return f"{self.family.name} kernels on {self.gpu.architecture}"
-
-    @property
-    def unknown_work(self) -> str:
-        """The sentence on what the row asks for and the family lacks, with the families that have it."""
-        assert self.batch.kinds is not None
-        asked = every_word(self.batch.kinds.asked)
-        return unknown_work([word for word in asked if word not in self.family.knows], self.family, self.gpu)
+def _words(k: _Kernels) -> dict[str, Any]:
+    """What sentences about one row name."""
+    batch, family, gpu = k.batch, k.family, k.gpu
+    asked = () if batch.kinds is None else every_word(batch.kinds.asked)
+    missing = [word for word in asked if word not in family.knows]
+    return {
+        "math": kind_said(int(batch.math_kind), max(float(batch.a_bits), float(batch.b_bits))),
+        "tile": f"{batch.cta_m:.0f}x{batch.cta_n:.0f}",
+        "cluster": f"{batch.cluster_m:.0f}x{batch.cluster_n:.0f}",
+        "schedule": SCHEDULES[int(batch.schedule)],
+        "schedules": ", ".join(family.space.schedules),
+        "smem": smem_words(gpu),
+        "ring_stages": max(float(k.resources.stages), k.fewest_stages),
+        "columns": float(k.resources.tmem_columns + k.resources.scale_columns),
+        "no_room": _no_room(batch, gpu),
+        "kernels": f"{family.name} kernels on {gpu.architecture}",
+        "unknown_work": unknown_work(missing, family, gpu) if missing else "",
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`broken` marks the rows that break it; `words` are the sentence for one such row, `k`."""
+    """`broken` marks the rows that break it; `words` are the sentence for one such row, `k`, by `_words`."""
 
     broken: Callable[[_Kernels], Flags]
     words: str
 
     def reason(self, one: _Kernels) -> str:
-        return self.words.format(k=one)
+        return self.words.format(k=one, **_words(one))
 
 
 @cache
@@ -480,41 +451,41 @@ def _scaled_outputs_cut(k: _Kernels) -> Flags:
 
 
 _RULES = (
-    _Rule(_type_missing, "{k.gpu.words} has no {k.math} math"),
+    _Rule(_type_missing, "{k.gpu.words} has no {math} math"),
     _Rule(_bf16_missing, "{k.gpu.words} has no bf16 math"),
     _Rule(
         _mixed_widths,
-        "operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {k.kernels} need equal widths",
+        "operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {kernels} need equal widths",
     ),
-    _Rule(_scales_missing, "block-scaled operands; {k.kernels} have no block scales"),
+    _Rule(_scales_missing, "block-scaled operands; {kernels} have no block scales"),
     _Rule(_not_k_major, "operands of 8 bits or fewer must be K-major"),
     _Rule(
         _schedule_missing,
-        "schedule {k.schedule} does not exist for {k.kernels}; expected one of {k.schedules}",
+        "schedule {schedule} does not exist for {kernels}; expected one of {schedules}",
     ),
     _Rule(
         _cluster_wrong,
-        "cluster {k.cluster}; expected powers of two with a product of at most {k.largest_cluster} for {k.kernels}",
+        "cluster {cluster}; expected powers of two with a product of at most {k.largest_cluster} for {kernels}",
     ),
-    _Rule(_pair_odd, "cluster {k.cluster}; a 2-CTA MMA needs an even cluster_m"),
+    _Rule(_pair_odd, "cluster {cluster}; a 2-CTA MMA needs an even cluster_m"),
     _Rule(
         lambda k: negated(k.family.resources.offers_tile(k.batch)),
-        "tile {k.tile} with schedule {k.schedule} is not one that {k.kernels} offer",
+        "tile {tile} with schedule {schedule} is not one that {kernels} offer",
     ),
     _Rule(_mma_k_wrong, "cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"),
     _Rule(
         _smem_exceeded,
-        "tile {k.tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
-        "{k.resources.epilogue_bytes:.0f} for the epilogue; {k.smem} do not hold {k.ring_stages:.0f} stages",
+        "tile {tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
+        "{k.resources.epilogue_bytes:.0f} for the epilogue; {smem} do not hold {ring_stages:.0f} stages",
     ),
     _Rule(
         lambda k: k.resources.stages < k.fewest_stages,
         "{k.resources.stages:.0f} stages; the pipeline needs at least {k.fewest_stages:.0f}",
     ),
-    _Rule(lambda k: accumulators_exceed(k.batch, k.gpu), "{k.no_room}"),
+    _Rule(lambda k: accumulators_exceed(k.batch, k.gpu), "{no_room}"),
     _Rule(
         _tmem_exceeded,
-        "tile {k.tile} needs {k.columns:.0f} tensor-memory columns; {k.gpu.name} has {k.gpu.tmem_columns}",
+        "tile {tile} needs {columns:.0f} tensor-memory columns; {k.gpu.name} has {k.gpu.tmem_columns}",
     ),
     _Rule(
         lambda k: k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k),
@@ -522,13 +493,13 @@ _RULES = (
     ),
     _Rule(
         lambda k: (not k.family.space.stream_k) & k.batch.stream_k,
-        "scheduler stream_k; {k.kernels} have static tiles and split_k alone",
+        "scheduler stream_k; {kernels} have static tiles and split_k alone",
     ),
-    _Rule(_sums_missing, "slow fp8 sums; those of {k.kernels} stay in the accumulators: expected fast_accum"),
-    _Rule(_work_unknown, "{k.unknown_work}"),
+    _Rule(_sums_missing, "slow fp8 sums; those of {kernels} stay in the accumulators: expected fast_accum"),
+    _Rule(_work_unknown, "{unknown_work}"),
     _Rule(
         _scaled_outputs_cut,
-        f"tile {{k.tile}} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
+        f"tile {{tile}} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
         "output, or a multiple, in a tile",
     ),
     _Rule(
@@ -540,7 +511,7 @@ _RULES = (
 
 _SPILLS = _Rule(
     lambda k: k.resources.spilled_registers > 0,
-    "tile {k.tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
+    "tile {tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
     "would spill {k.resources.spilled_registers:.0f} of them",
 )
 """Rules for a choice: a kernel that spills runs, but takes several times as long."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
+
+Record = TypeVar("Record")
 
 DESCRIPTIONS = CONFIG_DIR / "mechanisms.toml"
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
@@ -100,11 +102,25 @@ class Number:
     """The resource whose time or rate it is; NO_RESOURCE if it is neither."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+RESOURCE_OF: dict[type, str] = {}
+"""The resource to which the time of each mechanism's record belongs."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def of_resource(resource: str) -> Callable[[type[Record]], type[Record]]:
+    """Make a frozen record of a mechanism's numbers."""
+
+    def made(record: type[Record]) -> type[Record]:
+        found = dataclass(frozen=True, slots=True, kw_only=True)(record)
+        RESOURCE_OF[found] = resource
+        return found
+
+    return made
+
+
+@of_resource(LAUNCH)
 class Launch:
     """Launch of a kernel: its grid, its clusters, its first load and its last store."""
-
-    resource: ClassVar[str] = LAUNCH
 
     kernel_us: float
     full_grid_us: float
@@ -112,69 +128,55 @@ class Launch:
     clusters_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(LAUNCH)
 class DeviceDescriptors:
     """Tensor descriptors that the kernel makes on the device before its first load."""
-
-    resource: ClassVar[str] = LAUNCH
 
     start_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(LAUNCH)
 class FirstLoads:
     """The first loads of a kernel miss in the TLBs and in DRAM's row buffers."""
-
-    resource: ClassVar[str] = LAUNCH
 
     ramp_us: float
     ramp_k_tiles: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(TENSOR)
 class Tensor:
     """The MMAs."""
-
-    resource: ClassVar[str] = TENSOR
 
     efficiency: float
     issue_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(TENSOR)
 class NarrowMma:
     """Operand reads from shared memory bound narrow MMA instructions."""
-
-    resource: ClassVar[str] = TENSOR
 
     bound_columns: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(MMA_WARPS)
 class Promotion:
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
-
-    resource: ClassVar[str] = MMA_WARPS
 
     adds_per_clk: float
     pingpong_adds_per_clk: float
     drain_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(MMA_WARPS)
 class RoundTrip:
     """Barrier round trips between producer and consumers of a cluster bound a k tile."""
-
-    resource: ClassVar[str] = MMA_WARPS
 
     single_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(SPILLING)
 class Spilling:
     """Registers beyond a thread's budget are stored and loaded again at each k tile."""
-
-    resource: ClassVar[str] = SPILLING
 
     register_clk: float
     wait_clk: float
@@ -182,47 +184,37 @@ class Spilling:
     l2_bytes_per_byte: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(SM_INGRESS)
 class Port:
     """L2-to-SM bandwidth: A and B tiles on their way into one SM."""
-
-    resource: ClassVar[str] = SM_INGRESS
 
     efficiency: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(SM_INGRESS)
 class LineCrossing:
     """Rows of 128 bytes that do not start on a cache line take more L2-to-SM bandwidth."""
-
-    resource: ClassVar[str] = SM_INGRESS
 
     line_cost: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(SM_INGRESS)
 class KTail:
     """Rows of a tile's last k tile that extend beyond K."""
-
-    resource: ClassVar[str] = SM_INGRESS
 
     row_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(LATENCY)
 class Latency:
     """Load latency: the bytes in flight bound the rate of loads from DRAM (Little's law)."""
-
-    resource: ClassVar[str] = LATENCY
 
     load_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class EpilogueStores:
     """Conversion and stores of a tile's accumulators."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     store_bytes_per_clk: float
     store_clk: float
@@ -230,50 +222,40 @@ class EpilogueStores:
     apart: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(L2)
 class L2Bandwidth:
     """L2 bandwidth of the device: requests, fills and writes share it; few SMs do not saturate it."""
-
-    resource: ClassVar[str] = L2
 
     efficiency: float
     gpc_efficiency: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(L2)
 class Coalescing:
     """Equal requests of the SMs of one GPC merge before L2."""
-
-    resource: ClassVar[str] = L2
 
     share: float
     loss_per_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(NO_RESOURCE)
 class Overlap:
     """Overlap of resources: their joint time is the norm, of some order, of their times."""
-
-    resource: ClassVar[str] = NO_RESOURCE
 
     port_l2_order: float
     loads_dram_order: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(L2)
 class Misalignment:
     """Output rows that do not start on 64-byte boundaries are written to L2 in more pieces."""
-
-    resource: ClassVar[str] = L2
 
     write_cost: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(FILL)
 class EdgeTiles:
     """Out-of-bounds fill: a tile's rows outside the matrix take longer than rows inside."""
-
-    resource: ClassVar[str] = FILL
 
     row_clk: float
     further_sm: float
@@ -284,29 +266,23 @@ class EdgeTiles:
     two_way_hidden: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(L2)
 class L2Capacity:
     """L2 capacity that holds panels from one wave to the next."""
-
-    resource: ClassVar[str] = L2
 
     share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(DRAM)
 class DramBandwidth:
     """DRAM bandwidth."""
-
-    resource: ClassVar[str] = DRAM
 
     efficiency: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(CLOCK)
 class Clock:
     """The SM clock sags with the current that the kernel draws."""
-
-    resource: ClassVar[str] = CLOCK
 
     light_share: float
     droop_mma: float
@@ -314,11 +290,9 @@ class Clock:
     droop_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(LAUNCH)
 class Chain:
     """Launches back to back: the kernel before hides most of a launch."""
-
-    resource: ClassVar[str] = LAUNCH
 
     boundary_us: float
     cold_us: float
@@ -326,11 +300,9 @@ class Chain:
     gap_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(CLOCK)
 class Power:
     """Power cap: idle power, and the energy of the work at the voltage of the clock."""
-
-    resource: ClassVar[str] = CLOCK
 
     pj_per_flop: float
     pj_per_l2_byte: float
@@ -339,40 +311,32 @@ class Power:
     steady_share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class SplitK:
     """Splits of a tile add their partial sums in turn, through a workspace in L2."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     second_kernel_us: float
     turn_clk: float
     bytes_per_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(NO_RESOURCE)
 class WholeWaves:
     """A partial last wave takes the time of a whole tile, however few its tiles are."""
-
-    resource: ClassVar[str] = NO_RESOURCE
 
     quantized: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(SM_INGRESS)
 class ScaleFactors:
     """Loads of block-scale factors, in rows of 16 bytes."""
-
-    resource: ClassVar[str] = SM_INGRESS
 
     row_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class FusedEpilogue:
     """Work of an epilogue beyond converting and storing the accumulators."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     tangent_clk: float
     sigmoid_clk: float
@@ -385,50 +349,40 @@ class FusedEpilogue:
     vector_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class ScaledOutputs:
     """Outputs that an epilogue scales by the largest value of their block."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     scale_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(LAUNCH)
 class Grouped:
     """Grouped problems: reading the table of groups, and finding the group of each tile."""
-
-    resource: ClassVar[str] = LAUNCH
 
     start_us: float
     tile_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class SlowDivision:
     """Division of a silu whose quotient is denormal: accumulators below -87."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     warp_clk: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(EPILOGUE)
 class PointerStores:
     """Outputs of groups stored through masked pointers in place of a tensor map."""
-
-    resource: ClassVar[str] = EPILOGUE
 
     output_clk: float
     spill_clk: float
     spilled_registers: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@of_resource(MMA_WARPS)
 class SoftwareScales:
     """Accumulators of each k tile are multiplied by scale factors as they are added."""
-
-    resource: ClassVar[str] = MMA_WARPS
 
     latency_clk: float
     miss_clk: float
@@ -596,7 +550,7 @@ def _mechanisms() -> tuple[Mechanism, ...]:
             name=name,
             meaning=(record.__doc__ or "").strip(),
             numbers=_numbers_of(record, name, f"{name}."),
-            resource=record.resource,
+            resource=RESOURCE_OF[record],
         )
         for name, record in records.items()
     )
@@ -610,7 +564,7 @@ def _numbers_of(record: Any, mechanism: str, prefix: str = "") -> tuple[Number, 
             f"{DESCRIPTIONS.name}: {mechanism} has {', '.join(described)}; expected {', '.join(names)}"
         )
     of_record = {
-        "resource": getattr(record, "resource", NO_RESOURCE),
+        "resource": RESOURCE_OF.get(record, NO_RESOURCE),
         "of": KERNEL,
         "fitted": False,
         "neutral": None,

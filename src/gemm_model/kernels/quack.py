@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -162,14 +164,7 @@ QUACK_SM100 = KernelFamily(
     architectures=("sm100",),
     dependent_launch=True,
     knows=ON_DATA_CENTERS,
-    space=ConfigSpace(
-        cta_m=(64, 128),
-        cta_n=(*range(32, 257, 32), 208),
-        clusters=CLUSTERS,
-        schedules=("cooperative", "2cta"),
-        swizzles=SWIZZLES,
-        swaps=(False, True),
-    ),
+    space=replace(QUACK_SM90.space, cta_m=(64, 128), schedules=("cooperative", "2cta"), split_k=(1,)),
     resources=ResourceRules(
         offers_tile=warpgroup_mma.tcgen05_tile,
         warpgroups=warpgroup_mma.two_warpgroups,
@@ -189,13 +184,8 @@ QUACK_SM120 = KernelFamily(
     architectures=("sm120",),
     dependent_launch=True,
     knows=ELEMENTWISE,
-    space=ConfigSpace(
-        cta_m=(64, 128, 256),
-        cta_n=tuple(range(32, 257, 32)),
-        clusters=((1, 1),),
-        schedules=("cooperative", "pingpong"),
-        swizzles=SWIZZLES,
-        swaps=(False, True),
+    space=replace(
+        QUACK_SM90.space, cta_m=(64, 128, 256), cta_n=(*range(32, 257, 32),), clusters=((1, 1),), split_k=(1,)
     ),
     resources=ResourceRules(
         offers_tile=offers_sm120_tile,
