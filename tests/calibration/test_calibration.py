@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import fold_fit, folds_of, held_out, size_groups
+from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.fit import Donor, fit
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
@@ -87,13 +87,14 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     for shape in np.unique(seen.shape_id):
         assert len(np.unique(folds[seen.shape_id == shape])) == 1
     folds[folds == 2] = -1
-    known = {"free": FREE, "start": VALUES, "without": ABSENT}
-    fits = [fold_fit({"burst": seen}, "burst", H200, folds == fold, **known) for fold in (0, 1)]
-    for each in fits:
+    known = {"free": FREE, "start": VALUES, "donor": None, "without": ABSENT}
+    hold_out = HoldOut(regimes={"burst": seen}, main="burst", gpu=H200, **known)
+    for fold in (0, 1):
+        each = hold_out.fit_without(folds == fold)
         assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
             map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())
         )
-    predicted = held_out(fits, len(seen))
+    predicted = hold_out.times(folds, map).runtime_us
     assert np.isnan(predicted[folds == -1]).all()
     assert np.abs(predicted[folds >= 0] / seen.runtime_us[folds >= 0] - 1).max() < 0.05
 

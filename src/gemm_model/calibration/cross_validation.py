@@ -4,16 +4,13 @@ card.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit
 from gemm_model.calibration.observations import Observations
-from gemm_model.core.batch import BoolArray, FloatArray, IntArray
-from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
+from gemm_model.core.batch import BoolArray, IntArray
+from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.tables.accuracy import config_columns
 
@@ -53,39 +50,6 @@ class FoldFit:
     numbers: KernelNumbers
     times: KernelTime
     """The fit's times for the unseen rows."""
-
-
-def fold_fit(
-    regimes: Mapping[str, Observations],
-    main: str,
-    gpu: GpuSpec,
-    test: BoolArray,
-    *,
-    free: Collection[str] = DEFAULT_FREE,
-    start: Mapping[str, float] | None = None,
-    donor: Donor | None = None,
-    without: Collection[str] = (),
-) -> FoldFit:
-    """The fit to all rows but `test`, which is over those of regime `main`, and other rows of their sizes."""
-    rows = regimes[main]
-    unseen_sizes = np.unique(sizes(rows)[test])
-    known = {main: rows.rows(~test, gpu)}
-    for regime, others in regimes.items():
-        keep = ~np.isin(sizes(others), unseen_sizes)
-        if regime != main and keep.any():
-            known[regime] = others.rows(keep, gpu)
-    found = fit(known, gpu, free=free, start=start, donor=donor, without=without)
-    unseen = rows.rows(test, gpu)
-    times = kernel_time(unseen.shape, gpu, found.numbers.without(without), regime=main)
-    return FoldFit(test, known[main], unseen, found.numbers, times)
-
-
-def held_out(fits: Iterable[FoldFit], rows: int) -> FloatArray:
-    """Runtime in us of each of `rows` rows, from the fit that had not seen it; NaN where all had."""
-    predicted_us = np.full(rows, np.nan)
-    for each in fits:
-        predicted_us[each.test] = each.times.runtime_us
-    return predicted_us
 
 
 def sizes(seen: Observations) -> np.ndarray:

@@ -188,14 +188,19 @@ def _pull(
     return lambda unit: donor.residuals((unit - centre) / spread)
 
 
+def time_errors(rows: Observations, predicted: KernelTime, regime: str) -> list[FloatArray]:
+    """Weighted log errors of time and, but of settled chains, of time over that of the shape's best."""
+    error = np.log(predicted.runtime_us / rows.runtime_us)
+    if regime == "sustained":
+        return [rows.weight * error]
+    ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
+    return [rows.weight * error, rows.weight[rows.near_best] * ranking]
+
+
 def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
     """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where known."""
     predicted = kernel_time(rows.shape, gpu, numbers, regime=regime)
-    error = np.log(predicted.runtime_us / rows.runtime_us)
-    parts = [rows.weight * error]
-    if regime != "sustained":
-        ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
-        parts.append(rows.weight[rows.near_best] * ranking)
+    parts = time_errors(rows, predicted, regime)
     if regime in CLOCK_WEIGHT:
         parts.append(CLOCK_WEIGHT[regime] * _clock_errors(rows, predicted, regime))
     if regime == "counters":

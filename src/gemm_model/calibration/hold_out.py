@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemm_model.calibration.cross_validation import fold_fit
-from gemm_model.calibration.fit import Donor
+from gemm_model.calibration.cross_validation import FoldFit, sizes
+from gemm_model.calibration.fit import Donor, fit
 from gemm_model.calibration.observations import Observations
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
+from gemm_model.kernel_model.kernel_time import kernel_time
 
 WORTH_A_PROCESS = 1500
 """Fewest rows of a fit in a process of its own [rows]; all fits; measured: it takes about 1 s, as long as a
@@ -46,18 +47,25 @@ class HoldOut:
     beside: Observations | None = None
     """More rows for training the residual, if the fold does not hold out their sizes."""
 
+    def fit_without(self, test: BoolArray) -> FoldFit:
+        """The fit to all rows but the `test` rows of `main`, and other rows of their sizes."""
+        rows = self.regimes[self.main]
+        unseen_sizes = np.unique(sizes(rows)[test])
+        known = {self.main: rows.rows(~test, self.gpu)}
+        for regime, others in self.regimes.items():
+            keep = ~np.isin(sizes(others), unseen_sizes)
+            if regime != self.main and keep.any():
+                known[regime] = others.rows(keep, self.gpu)
+        numbers = fit(
+            known, self.gpu, free=self.free, start=self.start, donor=self.donor, without=self.without
+        ).numbers
+        unseen = rows.rows(test, self.gpu)
+        times = kernel_time(unseen.shape, self.gpu, numbers.without(self.without), regime=self.main)
+        return FoldFit(test, known[self.main], unseen, numbers, times)
+
     def fold(self, test: BoolArray) -> HeldOutTimes:
         """Times of the `test` rows, from one fit to all other rows."""
-        found = fold_fit(
-            self.regimes,
-            self.main,
-            self.gpu,
-            test,
-            free=self.free,
-            start=self.start,
-            donor=self.donor,
-            without=self.without,
-        )
+        found = self.fit_without(test)
         corrected = corrected_fold_us(found, self.gpu, self.beside) if self.with_residual else None
         return HeldOutTimes(
             _each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected

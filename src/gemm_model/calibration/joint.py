@@ -18,8 +18,8 @@ from gemm_model.calibration.fit import (
     DIFFERENCE_STEP,
     MAX_EVALUATIONS,
     OUTLIER_SCALE,
-    RANKING_WEIGHT,
     TOLERANCE,
+    time_errors,
 )
 from gemm_model.calibration.observations import Observations
 from gemm_model.core.batch import FloatArray
@@ -254,11 +254,7 @@ def _soft(errors: FloatArray) -> FloatArray:
 def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
     """Log errors of time, of time over the shape's best, and of clock and bytes if they were measured."""
     rows = group.rows
-    error = np.log(times.runtime_us / rows.runtime_us)
-    parts = [rows.weight * error]
-    if group.regime != "sustained":
-        ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
-        parts.append(rows.weight[rows.near_best] * ranking)
+    parts = time_errors(rows, times, group.regime)
     if group.regime in CLOCK_WEIGHT:
         clk_mhz = times.set_clk_mhz if group.regime == "sustained" else times.sm_clk_mhz
         clock = np.log(clk_mhz / rows.sm_clk_mhz)

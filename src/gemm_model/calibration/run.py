@@ -27,7 +27,7 @@ from gemm_model.calibration.fit import (
     fit,
     free_from,
 )
-from gemm_model.calibration.hold_out import HoldOut, worth_it
+from gemm_model.calibration.hold_out import HeldOutTimes, HoldOut, worth_it
 from gemm_model.calibration.observations import Observations, observe
 from gemm_model.calibration.residual_fit import catboost, train_on
 from gemm_model.calibration.tables import (
@@ -241,7 +241,7 @@ def calibrate(
         family=family.name,
         architecture=gpu.kernel_architecture,
         numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
-        intervals={kind: _intervals(found) for kind, found in kinds.items()},
+        intervals={kind: _intervals(found.fits) for kind, found in kinds.items()},
         sources=_sources(kinds, base, names),
         error_band={kind: found.error_band for kind, found in kinds.items()},
         fitted_to={
@@ -344,9 +344,8 @@ def extend(
         if not fits:
             continue
         numbers[kind] = _rounded(fits[-1].numbers)
-        widths = {name: width for each in fits for name, width in each.half_width.items()}
         known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
-        intervals[kind] = {**known, **rounded({name: w for name, w in widths.items() if np.isfinite(w)})}
+        intervals[kind] = {**known, **_intervals(fits)}
         bands[kind] = {**bands.get(kind, {}), **stages.bands}
         validations[kind] = stages.validations
         counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.kind_rows.items() if rows}
@@ -544,26 +543,22 @@ class _Kind:
 
     def _held_out(self, what: str, folds: IntArray) -> tuple[FloatArray, FloatArray | None]:
         self.steps.begin(f"{self.kind}: {what} held out")
-        whole_shapes = what in ("shape", "family")
-        with_residual = self.choices.trains_residual
-        held_out = self._hold_out(self.seen, self.main, self.free, with_residual=with_residual)
-        held_out = replace(held_out, beside=self._judged_splits)
+        held_out = self._hold_out(self.seen, self.main, self.free)
+        if self.choices.trains_residual:
+            held_out = replace(held_out, with_residual=True, beside=self._judged_splits)
         found = held_out.times(folds, self.run_all, self.steps.fitted)
-        self.validations.extend(_figures(what, self.rows, found.runtime_us, whole_shapes))
-        if found.corrected_us is not None:
-            self.validations.extend(
-                _figures(f"{what} + residual", self.rows, found.corrected_us, whole_shapes)
-            )
+        self._judge(what, what + " + residual", self.rows, found, what in ("shape", "family"))
         return found.runtime_us, found.corrected_us
 
-    def _hold_out(
-        self,
-        seen: Mapping[str, Observations],
-        main: str,
-        free: Collection[str],
-        *,
-        with_residual: bool = False,
-    ) -> HoldOut:
+    def _judge(
+        self, what: str, corrected: str, rows: Observations, found: HeldOutTimes, whole_shapes: bool
+    ) -> None:
+        """Keep the figures of held-out times, called `what`, and of those with a residual."""
+        self.validations.extend(_figures(what, rows, found.runtime_us, whole_shapes))
+        if found.corrected_us is not None:
+            self.validations.extend(_figures(corrected, rows, found.corrected_us, whole_shapes))
+
+    def _hold_out(self, seen: Mapping[str, Observations], main: str, free: Collection[str]) -> HoldOut:
         return HoldOut(
             regimes=seen,
             main=main,
@@ -572,7 +567,6 @@ class _Kind:
             start=self.start,
             donor=self.donor,
             without=self.family.absent_mechanisms,
-            with_residual=with_residual,
         )
 
     def kind_stages(self) -> list[Fit]:
@@ -615,18 +609,13 @@ class _Kind:
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
             folds = folds_of(groups, self.choices.seed)
-            corrects = situation == SPLIT_SITUATION and name == self.main and self.choices.trains_residual
-            judged = self._hold_out(seen, name, free, with_residual=corrects)
-            judged = replace(judged, beside=self.rows if corrects else None)
+            judged = self._hold_out(seen, name, free)
+            if situation == SPLIT_SITUATION and name == self.main and self.choices.trains_residual:
+                judged = replace(judged, with_residual=True, beside=self.rows)
             held_out = judged.times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
-            figures = _figures(f"shape, {what}", rows, held_out.runtime_us, _several_kernels(rows))
-            self.validations.extend(figures)
-            if held_out.corrected_us is not None:
-                with_trees = f"shape + residual, {what}"
-                judged_us = held_out.corrected_us
-                self.validations.extend(_figures(with_trees, rows, judged_us, _several_kernels(rows)))
+            self._judge(f"shape, {what}", f"shape + residual, {what}", rows, held_out, _several_kernels(rows))
             if len(rows) >= FEWEST_BAND_ROWS:
                 self.bands[situation] = _band(held_out.runtime_us, rows)
                 if held_out.corrected_us is not None:
@@ -747,14 +736,14 @@ def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
     return {**error_bands(result.rows, result.corrected_us, gpu, result.fit.numbers), SPLIT_SITUATION: split}
 
 
-def _intervals(found: KindResult) -> dict[str, float]:
+def _intervals(fits: Iterable[Fit]) -> dict[str, float]:
     """Half-widths of the fitted numbers; a number without influence has none and is frozen."""
-    widths = {name: width for each in found.fits for name, width in each.half_width.items()}
+    widths = {name: width for each in fits for name, width in each.half_width.items()}
     return rounded({name: width for name, width in widths.items() if np.isfinite(width)})
 
 
 def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) -> dict[str, str]:
-    fitted = {name for found in kinds.values() for name in _intervals(found)}
+    fitted = {name for found in kinds.values() for name in _intervals(found.fits)}
     return {
         name: f"fitted to {tables}" if name in fitted else base.sources.get(name, spec.source)
         for name, spec in NUMBERS.items()
