@@ -37,9 +37,9 @@ def s_curve(frame: pd.DataFrame, model: str, gpu: str, path: Path) -> None:
     inside = [value for value in ticks if ratio[0] * 0.9 <= value <= ratio[-1] * 1.1]
     axes.set_yticks(inside, [f"{value:g}x" for value in inside])
     axes.minorticks_off()
-    axes.set_xlim(0, max(len(ratio) - 1, 1))
-    axes.set_xlabel("kernel, sorted by ratio")
-    axes.set_ylabel("predicted / measured")
+    axes.set(
+        xlim=(0, max(len(ratio) - 1, 1)), xlabel="kernel, sorted by ratio", ylabel="predicted / measured"
+    )
     axes.set_title(f"{model} on {gpu}: {_title(frame)}, {len(ratio)} kernels")
     axes.grid(axis="y", alpha=0.3)
     save_figure(figure, path)
@@ -54,10 +54,7 @@ def predicted_against_measured(frame: pd.DataFrame, model: str, gpu: str, path: 
     low = min(frame["runtime_us"].min(), frame["predicted_us"].min())
     high = max(frame["runtime_us"].max(), frame["predicted_us"].max())
     axes.plot([low, high], [low, high], color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("measured (us)")
-    axes.set_ylabel("predicted (us)")
+    axes.set(xscale="log", yscale="log", xlabel="measured (us)", ylabel="predicted (us)")
     axes.set_title(f"{model} on {gpu}")
     axes.legend(title="limiter", markerscale=2)
     axes.grid(alpha=0.3)

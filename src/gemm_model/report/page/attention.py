@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
-from gemm_model.report.page.content import Fact, Listing, Page, bars
+from gemm_model.report.page.content import Fact, Listing, Page, band_text, bars
 
 SHOWN = 16
 """Configurations in the plot and the list [1]; attention; chosen: as of GEMMs."""
@@ -18,13 +18,12 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
         for place, each in enumerate(ranking.choices[:SHOWN], start=1)
     ]
     speed = problem.flop / best.runtime_us / 1e6 if best.runtime_us else 0.0
-    band = "" if best.error_band is None else f"+- {best.error_band:.1%}"
     return Page(
         title=f"Attention {problem.name}",
         subtitle=f"{len(ranking.choices)} configurations on {gpu}; explained is the fastest",
         facts=[
             Fact(label="Best kernel", value=_name(ranking.best), note=ranking.reason),
-            Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band),
+            Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
             Fact(label="Speed", value=f"{speed:.4g}", note="TFLOP/s"),
             Fact(label="Limiter", value=explanation.limiter, note="what a faster unit gains most"),
             Fact(label="Gain", value=f"{ranking.gain:.1%}", note="over the library's own choice"),

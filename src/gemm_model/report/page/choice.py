@@ -7,7 +7,7 @@ from typing import Any
 
 from gemm_model.choice.selection import Choice, Ranking
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, band_text, points
 
 SHOWN = 16
 """Kernels in the plot and the list [1]; rankings; chosen: the map of tiles and clusters holds all that were
@@ -43,14 +43,13 @@ def ranking_facts(ranking: Ranking) -> list[Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
     config = ranking.best.candidate.config
-    band = "" if best.error_band is None else f"+- {best.error_band:.1%}"
     return [
         Fact(
             label="Best kernel",
             value=f"{config.cta_m}x{config.cta_n}",
             note=f"cluster {config.cluster_m}x{config.cluster_n}, {config.schedule}",
         ),
-        Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band),
+        Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
         Fact(label="Speed", value=f"{problem.flop / best.runtime_us / 1e6:.4g}", note="TFLOP/s"),
         Fact(label="Limiter", value=best.limiter, note="of the best kernel"),
         Fact(
@@ -71,25 +70,13 @@ def ranking_figure(ranking: Ranking) -> Figure:
     ):
         times_us = [each.prediction.runtime_us for each in choices]
         bands = [each.prediction.error_band or 0.0 for each in choices]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": times_us,
-                "y": [_label(each) for each in choices],
-                "error_x": {
-                    "type": "data",
-                    "array": [time * band for time, band in zip(times_us, bands, strict=True)],
-                    "color": color,
-                    "thickness": 1.5,
-                    "width": 4,
-                },
-                "marker": {"color": color, "size": 10},
-                "text": [_description(each, ranking) for each in choices],
-                "hoverinfo": "text",
-            }
+        around_us = [time * band for time, band in zip(times_us, bands, strict=True)]
+        error = {"type": "data", "array": around_us, "color": color, "thickness": 1.5, "width": 4}
+        texts = [_description(each, ranking) for each in choices]
+        trace = points(
+            name, times_us, [_label(each) for each in choices], {"color": color, "size": 10}, texts
         )
+        traces.append(trace | {"error_x": error})
     return Figure(
         title="Ranking",
         note=f"Predicted time and error band of the {len(shown)} fastest kernels, each in its best tile "
@@ -160,21 +147,10 @@ def tile_map(ranking: Ranking) -> Figure:
     dots = []
     for code, limiter in enumerate(limiters):
         cells = [key for key, choice in fastest.items() if choice.prediction.limiter == limiter]
-        dots.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": limiter,
-                "x": [tiles.index(tile) for tile, _ in cells],
-                "y": [clusters.index(cluster) - 0.32 for _, cluster in cells],
-                "marker": {
-                    "color": COLORS[code % len(COLORS)],
-                    "size": 7,
-                    "line": {"color": "@surface", "width": 1},
-                },
-                "hoverinfo": "skip",
-            }
-        )
+        x = [tiles.index(tile) for tile, _ in cells]
+        y = [clusters.index(cluster) - 0.32 for _, cluster in cells]
+        color, line = COLORS[code % len(COLORS)], {"color": "@surface", "width": 1}
+        dots.append(points(limiter, x, y, {"color": color, "size": 7, "line": line}))
     return Figure(
         title="Tile against cluster",
         note="How much slower the fastest kernel of a tile and cluster is than the best; "
@@ -232,9 +208,8 @@ def _extents(name: str) -> tuple[int, int]:
 
 def _description(choice: Choice, ranking: Ranking) -> str:
     prediction = choice.prediction
-    band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
     slower = prediction.runtime_us / ranking.best.prediction.runtime_us - 1.0
     return (
-        f"<b>{kernel_name(choice.candidate)}</b><br>{prediction.runtime_us:.4g} us{band}<br>"
+        f"<b>{kernel_name(choice.candidate)}</b><br>{prediction.runtime_us:.4g} us {band_text(prediction)}<br>"
         f"{slower:.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
     )

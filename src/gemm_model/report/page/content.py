@@ -8,6 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gemm_model.core.prediction import Prediction
+
 COLORS = ("@blue", "@orange", "@teal", "@purple", "@pink", "@olive", "@gray", "@red")
 """Names of colours, in the order in which the parts of a figure take them; the page's script puts the
 colour of the current mode (light or dark) in their place."""
@@ -35,6 +37,19 @@ class Figure:
     min_width_px: int = 0
     """Width below which the plot scrolls sideways [pixels]."""
     wide: bool = False
+
+
+def points(
+    name: str, x: Sequence[Any], y: Sequence[Any], marker: Mapping[str, Any], texts: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A trace of points; hovering shows their texts, if they have some."""
+    trace = {"type": "scatter", "mode": "markers", "name": name, "x": x, "y": y, "marker": marker}
+    return {**trace, "text": texts, "hoverinfo": "text" if texts else "skip"}
+
+
+def band_text(prediction: Prediction) -> str:
+    """The error band of a prediction; nothing where it has none."""
+    return "" if prediction.error_band is None else f"+- {prediction.error_band:.1%}"
 
 
 def bars(

@@ -13,7 +13,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.explanation import Explanation, limits
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, bars
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, band_text, bars, points
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
@@ -40,12 +40,11 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
 def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, name: str) -> Page:
     """The page of `explain`: one kernel, called `name`."""
     prediction, achieved = explanation.prediction, explanation.achieved
-    band = "" if prediction.error_band is None else f"+- {prediction.error_band:.1%}"
     return Page(
         title=_title(problem),
         subtitle=name,
         facts=[
-            Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band),
+            Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band_text(prediction)),
             Fact(label="Limited by", value=limits(explanation)),
             Fact(label="Speed", value=f"{achieved['tflop_per_s']:.4g}", note="TFLOP/s"),
             Fact(label="Of the roofline", value=f"{achieved['share_of_roofline']:.1%}"),
@@ -139,11 +138,10 @@ def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -
         y = [bandwidth * low / 1e6, peak / 1e6, peak / 1e6]
         line = {"mode": "lines", "x": [low, ridge, high], "y": y, "line": {"color": color, "width": 2}}
         marker = {"color": color, "size": 12, "line": {"color": "@surface", "width": 2}}
-        point = {"mode": "markers", "x": [intensity], "y": [speed / 1e6], "marker": marker, "text": [text]}
         label = f"{name}, {bandwidth / 1e6:.3g} TB/s"
         traces += [
             {"type": "scatter", **line, "hoverinfo": "skip", "showlegend": False},
-            {"type": "scatter", **point, "hoverinfo": "text", "name": label},
+            points(label, [intensity], [speed / 1e6], marker, [text]),
         ]
     return Figure(
         title="Roofline by level",
@@ -203,32 +201,28 @@ def wave_timeline(prediction: Prediction) -> Figure:
     # A negative residual is taken off the longest phase.
     phases_us = {name: duration_us for name, duration_us in prediction.phases_us.items() if duration_us > 0}
     phases_us[longest] -= sum(phases_us.values()) - prediction.runtime_us
-    start_us, blocks = 0.0, []
-    for name, duration_us in phases_us.items():
+    start_us, traces = 0.0, []
+    for code, (name, duration_us) in enumerate(phases_us.items()):
+        words = name.replace("_", " ")
         fills = _wave_fills(prediction.details) if name == longest else [1.0]
-        for wave, fill in enumerate(fills, start=1):
-            share_us = duration_us / len(fills)
-            label = (
-                f"wave {wave} of {len(fills)}, {fill:.0%} of the card"
-                if name == longest
-                else name.replace("_", " ")
-            )
-            blocks.append((name, start_us, share_us, fill, label))
-            start_us += share_us
-    traces = []
-    for code, name in enumerate(phases_us):
-        own = [block for block in blocks if block[0] == name]
+        length_us = duration_us / len(fills)
+        starts_us = [start_us + length_us * wave for wave in range(len(fills))]
+        labels = [words]
+        if name == longest:
+            waves = enumerate(fills, start=1)
+            labels = [f"wave {wave} of {len(fills)}, {fill:.0%} of the card" for wave, fill in waves]
+        start_us += duration_us
         traces.append(
             {
                 "type": "bar",
-                "name": name.replace("_", " "),
-                "x": [start + length / 2 for _, start, length, _, _ in own],
-                "width": [length for _, _, length, _, _ in own],
-                "y": [100.0 * fill for _, _, _, fill, _ in own],
+                "name": words,
+                "x": [begin_us + length_us / 2 for begin_us in starts_us],
+                "width": [length_us] * len(fills),
+                "y": [100.0 * fill for fill in fills],
                 "marker": {"color": COLORS[code % len(COLORS)], "line": {"color": "@surface", "width": 1}},
                 "text": [
-                    f"<b>{label}</b><br>{length:.4g} us from {start:.4g} us"
-                    for _, start, length, _, label in own
+                    f"<b>{label}</b><br>{length_us:.4g} us from {begin_us:.4g} us"
+                    for label, begin_us in zip(labels, starts_us, strict=True)
                 ],
                 "textposition": "none",
                 "hoverinfo": "text",

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.batch import FloatArray
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.page.content import Fact, Figure, Page
 from gemm_model.timeline.phases import phases_of
@@ -18,21 +17,16 @@ from gemm_model.timeline.views import TRACK_ORDER
 
 SHOWN_SPANS = 1500
 """Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
-COLOR_OF_KIND = {
-    "init": "@gray",
-    "load_a": "@blue",
+COLOR_OF = {
+    **dict.fromkeys(("load", "load_a"), "@blue"),
     "load_b": "@teal",
-    "math": "@olive",
-    "epilogue": "@orange",
-    "wait": "@control",
-}
-COLOR_OF_ACTIVITY = {
-    "load": "@blue",
-    "mma": "@olive",
+    **dict.fromkeys(("math", "mma"), "@olive"),
     "epilogue": "@orange",
     "store": "@purple",
+    "init": "@gray",
     "wait": "@control",
 }
+"""Colours of what warps do, in the order of the legend."""
 
 
 def pipeline_page(timeline: Timeline, title: str) -> Page:
@@ -41,6 +35,7 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
     waiting = timeline.consumer_wait() / timeline.end if timeline.end else 0.0
     cut = len(timeline.spans) > SHOWN_SPANS
     shown = f"the first {SHOWN_SPANS:,} of {len(timeline.spans):,} events" if cut else "every event"
+    taken = [(time / PS_PER_US, stages) for time, stages in timeline.occupancy[:SHOWN_SPANS]]
     return Page(
         title=title,
         subtitle=f"One SM's producer/consumer pipeline, {shown}",
@@ -49,8 +44,22 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
             Fact(label="Ring", value=f"{timeline.stages} stages"),
             Fact(label="Consumers wait", value=f"{waiting:.0%}", note="of the time"),
         ],
-        figures=[_tracks(timeline, warps), _ring(timeline)],
+        figures=[_track_figure(_of_spans(timeline.spans[:SHOWN_SPANS]), warps), _ring_figure(taken)],
         notes=[f"The timeline shows {shown}; `--trace` writes all of them for Perfetto."] if cut else (),
+    )
+
+
+def _of_spans(spans: Sequence[Span]) -> pd.DataFrame:
+    """Spans in the form of a trace's rows, with where they are in words."""
+    return pd.DataFrame(
+        {
+            "role": [span.warp for span in spans],
+            "activity": [span.kind for span in spans],
+            "detail": [span.reason for span in spans],
+            "start_us": [span.start / PS_PER_US for span in spans],
+            "end_us": [span.end / PS_PER_US for span in spans],
+            "where": [f"wave {span.wave}, step {span.step}" for span in spans],
+        }
     )
 
 
@@ -66,19 +75,7 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
     shown = warps[:SHOWN_SPANS]
     cut = len(shown) < len(warps)
     phases = phases_of(trace)
-    bars = [
-        _bars(
-            activity.replace("_", " "),
-            color,
-            own["role"].tolist(),
-            own["start_us"].to_numpy(),
-            own["end_us"].to_numpy(),
-            [_row_description(row) for row in own.to_dict("records")],
-        )
-        for activity, color in COLOR_OF_ACTIVITY.items()
-        if len(own := shown[shown["activity"] == activity])
-    ]
-    times_us, taken = stages_taken(ring)
+    shown = shown.assign(where=[_where(row) for row in shown.to_dict("records")])
     return Page(
         title=title,
         subtitle=f"CTA {cta}: its warps, their waits and the ring of stages",
@@ -89,8 +86,8 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
             Fact(label="A k tile", value=f"{phases['k tile']:.3g} us"),
         ],
         figures=[
-            _track_figure(bars, list(dict.fromkeys(shown["role"]))),
-            _ring_figure(times_us[:SHOWN_SPANS], taken[:SHOWN_SPANS]),
+            _track_figure(shown, list(dict.fromkeys(shown["role"]))),
+            _ring_figure(stages_taken(ring)[:SHOWN_SPANS]),
         ],
         notes=[
             *trace.info.notes,
@@ -99,7 +96,7 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
     )
 
 
-def stages_taken(ring: pd.DataFrame) -> tuple[list[float], list[float]]:
+def stages_taken(ring: pd.DataFrame) -> list[tuple[float, float]]:
     """Times [us] at which stages of a ring are taken or freed, and how many are taken from then on."""
     changes = np.concatenate([np.ones(len(ring) // 2), -np.ones(len(ring) // 2)])
     times = np.concatenate(
@@ -107,52 +104,21 @@ def stages_taken(ring: pd.DataFrame) -> tuple[list[float], list[float]]:
     )
     # A stage that is freed and taken at one time counts once: releases go first.
     order = np.lexsort((changes, np.round(times, DIGITS_OF_US)))
-    return times[order].tolist(), np.cumsum(changes[order]).tolist()
+    return list(zip(times[order].tolist(), np.cumsum(changes[order]).tolist(), strict=True))
 
 
-def _row_description(row: Mapping[Any, Any]) -> str:
-    what = f"wait for {row['detail']}" if row["activity"] == "wait" else row["activity"]
+def _where(row: Mapping[Any, Any]) -> str:
     where = f"tile {row['tile']}" + (f", k tile {row['k_tile']}" if row["k_tile"] >= 0 else "")
-    where += f", stage {row['stage']}" if row["stage"] >= 0 else ""
-    return (
-        f"<b>{row['role']}: {what}</b><br>{row['end_us'] - row['start_us']:.4g} us from "
-        f"{row['start_us']:.4g} us<br>{where}"
-    )
+    return where + (f", stage {row['stage']}" if row["stage"] >= 0 else "")
 
 
-def _tracks(timeline: Timeline, warps: list[str]) -> Figure:
-    spans = timeline.spans[:SHOWN_SPANS]
-    bars = []
-    for kind, color in COLOR_OF_KIND.items():
-        own = [span for span in spans if span.kind == kind]
-        if own:
-            starts = np.array([span.start for span in own]) / PS_PER_US
-            ends = np.array([span.end for span in own]) / PS_PER_US
-            texts = [_description(span) for span in own]
-            bars.append(
-                _bars(kind.replace("_", " "), color, [span.warp for span in own], starts, ends, texts)
-            )
-    return _track_figure(bars, warps)
-
-
-def _bars(
-    name: str, color: str, tracks: list[str], starts_us: FloatArray, ends_us: FloatArray, texts: list[str]
-) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": tracks,
-        "base": starts_us.tolist(),
-        "x": (ends_us - starts_us).tolist(),
-        "marker": {"color": color, "line": {"color": "@surface", "width": 0.5}},
-        "text": texts,
-        "textposition": "none",
-        "hoverinfo": "text",
-    }
-
-
-def _track_figure(bars: list[dict[str, Any]], warps: list[str]) -> Figure:
+def _track_figure(rows: pd.DataFrame, warps: list[str]) -> Figure:
+    """A track for each of the warps, from rows of a trace."""
+    bars = [
+        _bars(activity.replace("_", " "), color, own)
+        for activity, color in COLOR_OF.items()
+        if len(own := rows[rows["activity"] == activity])
+    ]
     return Figure(
         title="Timeline",
         note="What each warp does, and what it waits for.",
@@ -169,21 +135,28 @@ def _track_figure(bars: list[dict[str, Any]], warps: list[str]) -> Figure:
     )
 
 
-def _description(span: Span) -> str:
-    reason = f" for {span.reason}" if span.reason else ""
-    return (
-        f"<b>{span.warp}: {span.kind.replace('_', ' ')}{reason}</b><br>"
-        f"{(span.end - span.start) / PS_PER_US:.4g} us from {span.start / PS_PER_US:.4g} us<br>"
-        f"wave {span.wave}, step {span.step}"
-    )
+def _bars(name: str, color: str, rows: pd.DataFrame) -> dict[str, Any]:
+    lengths_us = rows["end_us"] - rows["start_us"]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": rows["role"].tolist(),
+        "base": rows["start_us"].tolist(),
+        "x": lengths_us.tolist(),
+        "marker": {"color": color, "line": {"color": "@surface", "width": 0.5}},
+        "text": [
+            f"<b>{row.role}: {name}{f' for {row.detail}' if name == 'wait' else ''}</b><br>"
+            f"{length_us:.4g} us from {row.start_us:.4g} us<br>{row.where}"
+            for row, length_us in zip(rows.itertuples(), lengths_us, strict=True)
+        ],
+        "textposition": "none",
+        "hoverinfo": "text",
+    }
 
 
-def _ring(timeline: Timeline) -> Figure:
-    occupancy = timeline.occupancy[:SHOWN_SPANS]
-    return _ring_figure([time / PS_PER_US for time, _ in occupancy], [taken for _, taken in occupancy])
-
-
-def _ring_figure(times_us: Sequence[float], taken: Sequence[float]) -> Figure:
+def _ring_figure(taken: Sequence[tuple[float, float]]) -> Figure:
+    """Stages taken, from each time [us] on."""
     return Figure(
         title="Ring stages taken",
         note="How many stages of the ring buffer hold data or wait for it.",
@@ -191,8 +164,8 @@ def _ring_figure(times_us: Sequence[float], taken: Sequence[float]) -> Figure:
             {
                 "type": "scatter",
                 "mode": "lines",
-                "x": list(times_us),
-                "y": list(taken),
+                "x": [time_us for time_us, _ in taken],
+                "y": [stages for _, stages in taken],
                 "line": {"color": "@blue", "width": 1.5, "shape": "hv"},
                 "hovertemplate": "%{y} stages from %{x:.4g} us<extra></extra>",
             }

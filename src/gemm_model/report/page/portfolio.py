@@ -8,7 +8,7 @@ from typing import Any
 from gemm_model.choice.portfolio import Portfolio
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.choice import kernel_name
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page
+from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, points
 
 
 def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
@@ -62,28 +62,16 @@ def _size_figure(found: Portfolio) -> Figure:
     )
 
 
-def _by_kernel(found: Portfolio, point: Callable[[int], tuple[float, float]]) -> list[Mapping[str, Any]]:
+def _by_kernel(found: Portfolio, place: Callable[[int], tuple[float, float]]) -> list[Mapping[str, Any]]:
     """One trace for each kernel, with a point for each shape that it serves."""
     traces: list[Mapping[str, Any]] = []
     for position, candidate in enumerate(found.kernels):
         shapes = [int(shape) for shape in (found.served_by == position).nonzero()[0]]
-        points = [point(shape) for shape in shapes]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": _name(position, candidate),
-                "x": [x for x, _ in points],
-                "y": [y for _, y in points],
-                "marker": {
-                    "color": COLORS[position % len(COLORS)],
-                    "size": 8,
-                    "symbol": position // len(COLORS),
-                },
-                "text": [_description(found, shape, _name(position, candidate)) for shape in shapes],
-                "hoverinfo": "text",
-            }
-        )
+        places = [place(shape) for shape in shapes]
+        color, name = COLORS[position % len(COLORS)], _name(position, candidate)
+        marker = {"color": color, "size": 8, "symbol": position // len(COLORS)}
+        texts = [_description(found, shape, name) for shape in shapes]
+        traces.append(points(name, [x for x, _ in places], [y for _, y in places], marker, texts))
     return traces
 
 
