@@ -108,8 +108,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
     """
     found = choice_numbers()
-    image, weights, output = _elements(conv)
-    dram_us = _element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us
+    dram_us = _dram_us(problem, conv, gpu)
     channels = _aligned(conv.channels)
     pixels = conv.images * prod(conv.output_size)
     copies = _padding(problem, conv)
@@ -126,24 +125,17 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
         return padded("gradient", 2.0 * rows * columns * pixels)
     # A k tile lies within a tap.
     k = conv.taps * _up(channels, found.cudnn_earlier_k_tile)
-    multiplied = (
-        2.0
-        * pixels
-        * _up(conv.filters, found.cudnn_direct_filters)
-        * _up(conv.channels * conv.taps, found.cudnn_direct_k_tile)
-    )
+    multiplied = 2.0 * pixels * _up(conv.filters, found.cudnn_direct_filters)
+    multiplied *= _up(conv.channels * conv.taps, found.cudnn_direct_k_tile)
     direct = EarlierWork(operations=multiplied, peak_per_ns=_fma_per_ns(gpu), dram_us=dram_us)
     # One load brings several channels of a tap and a pixel, once for each tile of filters.
     chain = conv.taps * conv.channels / gcd(conv.channels, ALIGNED_CHANNELS)
     loads = pixels * ceil(conv.filters / found.cudnn_gathered_filters) * chain
     loads_per_ns = LOADS_PER_CLK_PER_SM * _clk_per_ns(gpu)
     gathered = EarlierWork(operations=loads, peak_per_ns=loads_per_ns, chain=chain, dram_us=dram_us)
-    half = problem.a_dtype.name == "fp16"
-    return {
-        **padded("implicit", _flop_of_whole_waves(pixels, conv.filters, k, gpu)),
-        **({"gathered": Way(kernel="gathered", work=gathered)} if half else {}),
-        **({} if half else {"direct": Way(kernel="direct", work=direct)}),
-    }
+    name, work = ("gathered", gathered) if problem.a_dtype.name == "fp16" else ("direct", direct)
+    implicit = padded("implicit", _flop_of_whole_waves(pixels, conv.filters, k, gpu))
+    return {**implicit, name: Way(kernel=name, work=work)}
 
 
 def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
@@ -159,18 +151,18 @@ def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Earli
     return EarlierWork(
         operations=2.0 * tile**2 * tiles * summed,
         peak_per_ns=_mma_per_ns(problem, gpu),
-        dram_us=_element_bytes(problem) * sum(_elements(conv)) / gpu.dram_read_bytes_per_us,
+        dram_us=_dram_us(problem, conv, gpu),
     )
 
 
 def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     """Depthwise work: one tap after another for each output pixel, or for each pixel of an image gradient."""
-    image, weights, output = _elements(conv)
+    image, _, output = _elements(conv)
     return EarlierWork(
         operations=2.0 * conv.taps * (max(image, output) if conv.kind == DGRAD else output),
         peak_per_ns=_fma_per_ns(gpu),
         chain=conv.taps,
-        dram_us=_element_bytes(problem) * (image + weights + output) / gpu.dram_read_bytes_per_us,
+        dram_us=_dram_us(problem, conv, gpu),
     )
 
 
@@ -185,7 +177,7 @@ def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[st
     work = EarlierWork(
         operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
         peak_per_ns=_mma_per_ns(problem, gpu),
-        dram_us=moved_bytes / 2.0 / gpu.dram_read_bytes_per_us,
+        dram_us=_dram_us(problem, conv, gpu),
     )
     copies = Copies(kernels=3, moved_bytes=moved_bytes)
     return {"folded": Way(copies=copies, copying="padded", kernel="implicit", work=work)}
@@ -212,6 +204,11 @@ def _mma_per_ns(problem: GemmProblem, gpu: GpuSpec) -> float:
 def _element_bytes(problem: GemmProblem) -> float:
     """Bytes of an element in every matrix: outputs of cuDNN's convolutions have the operands' type."""
     return problem.a_dtype.bits / 8.0
+
+
+def _dram_us(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> float:
+    """Time in which DRAM moves every matrix once."""
+    return _element_bytes(problem) * sum(_elements(conv)) / gpu.dram_read_bytes_per_us
 
 
 def _fma_per_ns(gpu: GpuSpec) -> float:

@@ -259,30 +259,20 @@ def _exact(cost: FloatArray, count: int) -> tuple[list[int] | None, float]:
     """The best columns by integer programming, and the proven bound; None if time ran out first."""
     # Imported here: scipy takes as long as all else together, and most portfolios do without.
     from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_matrix, vstack
+    from scipy.sparse import bmat, eye, kron
 
     rows, columns = cost.shape
     cells = rows * columns
-    row_of, column_of = np.divmod(np.arange(cells), columns)
-    ones = np.ones(cells)
-    served = coo_matrix((ones, (row_of, np.arange(cells))), shape=(rows, cells + columns))
-    linked = coo_matrix(
-        (
-            np.concatenate([ones, -ones]),
-            (np.tile(np.arange(cells), 2), np.concatenate([np.arange(cells), cells + column_of])),
-        ),
-        shape=(cells, cells + columns),
-    )
-    used = coo_matrix(
-        (np.ones(columns), (np.zeros(columns, dtype=int), cells + np.arange(columns))),
-        shape=(1, cells + columns),
-    )
+    # Unknowns are the cells that serve a row, row by row, then the columns that are used.
+    served = [kron(eye(rows), np.ones((1, columns))), None]
+    linked = [eye(cells), -kron(np.ones((rows, 1)), eye(columns))]
+    used = [None, np.ones((1, columns))]
     low = np.concatenate([np.ones(rows), np.full(cells, -np.inf), [0.0]])
     high = np.concatenate([np.ones(rows), np.zeros(cells), [float(count)]])
     integral = np.concatenate([np.zeros(cells), np.ones(columns)])
     result = milp(
         np.concatenate([cost.reshape(-1), np.zeros(columns)]),
-        constraints=LinearConstraint(vstack([served, linked, used]).tocsr(), low, high),
+        constraints=LinearConstraint(bmat([served, linked, used], format="csr"), low, high),
         integrality=integral,
         bounds=Bounds(0.0, 1.0),
         options={"time_limit": EXACT_SEARCH_S, "mip_rel_gap": PROVEN_GAP / 10},

@@ -163,6 +163,13 @@ def instruction_tile(architecture: str, cta_m: int, cta_n: int) -> tuple[int, in
     return rows, cta_n if cta_n <= WGMMA_MAX_N else gcd(cta_n, WGMMA_MAX_N)
 
 
+def tensor_core_blocking(gpu: GpuSpec, datapath: Datapath, cta_m: int, cta_n: int, **others: Any) -> Blocking:
+    """A CTA tile computed by the widest instruction, 128 bytes deep unless `others` say how deep."""
+    mma_m, mma_n = instruction_tile(gpu.kernel_architecture, cta_m, cta_n)
+    mma = {"warp_m": mma_m, "warp_n": mma_n, "mma_m": mma_m, "mma_n": mma_n}
+    return Blocking(**{"cta_m": cta_m, "cta_n": cta_n, "cta_k": datapath.slice_depth, **mma, **others})
+
+
 def parse_tiles(words: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
     """Tiles from words such as 'cta:128x128x16'; raises InputError for an unknown level or a bad extent."""
     tiles: dict[str, tuple[int, ...]] = {}

@@ -8,7 +8,7 @@ delay, whose throughput mean value analysis gives exactly (Reiser and Lavenberg,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from gemm_model.core.errors import InputError
@@ -54,10 +54,10 @@ class Runtime:
     runtime_us: float
     limiter: str
     fraction_of_peak: float
-    clocks: Mapping[str, float]
-    """SM clocks that one CTA tile keeps each unit busy, and that it waits."""
     dram_bytes: float
     l2_bytes: float
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    """SM clocks that one CTA tile keeps each unit busy, and that it waits; of CUDA cores."""
 
 
 def runtime(

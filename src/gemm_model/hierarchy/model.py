@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from math import ceil
 from typing import Any
 
@@ -16,8 +16,8 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.hierarchy.amplification import tiling
-from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, instruction_tile
-from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, RuntimeParameters, runtime
+from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, tensor_core_blocking
+from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, Runtime, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
 from gemm_model.kernels.array_model import ArrayModel
@@ -83,25 +83,23 @@ class MemoryHierarchyModel(ArrayModel):
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         predict_row = self._cuda_core_row if self.datapath == "cuda_cores" else self._tensor_core_row
-        known: dict[tuple[float, ...], _Row] = {}
-        rows = []
-        columns = _distinguishing(batch)
-        for index in range(len(batch)):
-            key = tuple(columns[index])
+        known: dict[tuple[float, ...], Runtime] = {}
+        keys = list(map(tuple, _distinguishing(batch)))
+        for index, key in enumerate(keys):
             if key not in known:
                 known[key] = predict_row(batch, index)
-            rows.append(known[key])
-        runtime_us = np.array([row.runtime_us for row in rows])
+
+        def column(name: str) -> FloatArray:
+            return np.array([getattr(known[key], name) for key in keys])
+
+        runtime_us = column("runtime_us")
         return BatchPrediction(
             runtime_us=runtime_us,
-            limiter=np.array([LIMITER_NAMES.index(row.limiter) for row in rows]),
+            limiter=np.array([LIMITER_NAMES.index(known[key].limiter) for key in keys]),
             limiter_names=LIMITER_NAMES,
             phases_us={"overlapped": runtime_us},
-            details={"fraction_of_peak": np.array([row.fraction_of_peak for row in rows])},
-            bytes_by_level={
-                "dram": np.array([row.dram_bytes for row in rows]),
-                "l2": np.array([row.l2_bytes for row in rows]),
-            },
+            details={"fraction_of_peak": column("fraction_of_peak")},
+            bytes_by_level={"dram": column("dram_bytes"), "l2": column("l2_bytes")},
             caveats=self.gpu.caveats,
         )
 
@@ -127,18 +125,16 @@ class MemoryHierarchyModel(ArrayModel):
         )
         return machine_of(self.gpu, path)
 
-    def _tensor_core_row(self, batch: GemmBatch, index: int) -> _Row:
+    def _tensor_core_row(self, batch: GemmBatch, index: int) -> Runtime:
         machine = self._machine(batch, index)
         cta_m, cta_n = int(batch.cta_m[index]), int(batch.cta_n[index])
-        mma_m, mma_n = instruction_tile(self.gpu.kernel_architecture, cta_m, cta_n)
-        blocking = Blocking(
-            cta_m=cta_m,
-            cta_n=cta_n,
-            cta_k=int(batch.cta_k[index]) or machine.datapath.slice_depth,
-            warp_m=mma_m,
-            warp_n=mma_n,
-            mma_m=mma_m,
-            mma_n=mma_n,
+        path = machine.datapath
+        blocking = tensor_core_blocking(
+            self.gpu,
+            path,
+            cta_m,
+            cta_n,
+            cta_k=int(batch.cta_k[index]) or path.slice_depth,
             cluster_m=int(batch.cluster_m[index]),
             cluster_n=int(batch.cluster_n[index]),
             stages=int(batch.stages[index]) or DEFAULT_STAGES,
@@ -160,13 +156,12 @@ class MemoryHierarchyModel(ArrayModel):
             )
         m, n, k = shape
         tiles = ceil(m / cta_m) * ceil(n / cta_n) * float(batch.batch[index])
-        tile_clk = cta_m * cta_n * k / (machine.datapath.fma_per_clk * matching.fraction_of_peak)
+        tile_clk = cta_m * cta_n * k / (path.fma_per_clk * matching.fraction_of_peak)
         runtime_us = ceil(tiles / at_once) * tile_clk / self.gpu.sm_clk_mhz
         limit = matching.limiting
-        path = machine.datapath
         bytes_taken = tiles * cta_m * cta_n * k * (path.a_bytes + path.b_bytes)
         amplification_by_tile = float(tiling(cta_m, cta_n, path.a_bytes, path.b_bytes))
-        return _Row(
+        return Runtime(
             runtime_us=runtime_us,
             limiter=LIMITER_OF_STAGE[limit.name] if limit.fraction < 1 else MATH,
             fraction_of_peak=float(batch.flop[index]) / (runtime_us * machine.peak_tflops * 1e6),
@@ -174,7 +169,7 @@ class MemoryHierarchyModel(ArrayModel):
             l2_bytes=bytes_taken / amplification_by_tile,
         )
 
-    def _cuda_core_row(self, batch: GemmBatch, index: int) -> _Row:
+    def _cuda_core_row(self, batch: GemmBatch, index: int) -> Runtime:
         machine = self._machine(batch, index)
         lanes_n = WARP // self.lanes_m
         warp_m, warp_n = int(batch.mma_m[index]), int(batch.mma_n[index])
@@ -200,23 +195,9 @@ class MemoryHierarchyModel(ArrayModel):
         )
         ctas_per_sm = footprint(blocking, self.gpu, machine.datapath).ctas_per_sm
         found = runtime(machine, blocking, _shape(batch, index), ctas_per_sm, self.parameters)
-        times = float(batch.batch[index])
-        return _Row(
-            runtime_us=times * found.runtime_us,
-            limiter=found.limiter,
-            fraction_of_peak=found.fraction_of_peak,
-            dram_bytes=times * found.dram_bytes,
-            l2_bytes=times * found.l2_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    runtime_us: float
-    limiter: str
-    fraction_of_peak: float
-    dram_bytes: float
-    l2_bytes: float
+        products = float(batch.batch[index])
+        names = ("runtime_us", "dram_bytes", "l2_bytes")
+        return replace(found, **{name: products * getattr(found, name) for name in names})
 
 
 def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from gemm_model.core.errors import InputError
-from gemm_model.hierarchy.blocking import WARP, Blocking, Footprint, footprint, instruction_tile
+from gemm_model.hierarchy.blocking import WARP, Blocking, Footprint, footprint, tensor_core_blocking
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Matching, match, resident_grid
 
@@ -148,18 +148,8 @@ def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]
     for cta_m, cta_n, (cluster_m, cluster_n) in product(TENSOR_CTA_M, TENSOR_CTA_N, CLUSTERS):
         if cluster_m * cluster_n > machine.gpu.max_cluster_size:
             continue
-        mma_m, mma_n = instruction_tile(machine.gpu.kernel_architecture, cta_m, cta_n)
-        blocking = Blocking(
-            cta_m=cta_m,
-            cta_n=cta_n,
-            cta_k=machine.datapath.slice_depth,
-            warp_m=mma_m,
-            warp_n=mma_n,
-            mma_m=mma_m,
-            mma_n=mma_n,
-            stages=stages,
-        )
-        yield replace(blocking, cluster_m=cluster_m, cluster_n=cluster_n)
+        others = {"cluster_m": cluster_m, "cluster_n": cluster_n, "stages": stages}
+        yield tensor_core_blocking(machine.gpu, machine.datapath, cta_m, cta_n, **others)
 
 
 REMEDIES = {

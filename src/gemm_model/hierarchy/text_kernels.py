@@ -7,7 +7,7 @@ B is contiguous along n, as in the text's code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
@@ -31,30 +31,20 @@ class TextKernel:
 def text_kernels() -> tuple[TextKernel, ...]:
     """The lines of the text's table, in its order."""
     measured = hierarchy_numbers()
+    tiled = Blocking(
+        cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
+    )
     return (
         TextKernel(
             name="naive",
             measured_tflops=measured.text_naive_tflops,
-            blocking=Blocking(
-                cta_m=32,
-                cta_n=32,
-                cta_k=1,
-                warp_m=1,
-                warp_n=32,
-                thread_m=1,
-                thread_n=1,
-                stages=0,
-                vector=1,
-                b_major="n",
-            ),
+            blocking=replace(tiled, cta_k=1, stages=0, b_major="n"),
             ctas_per_sm=2,
         ),
         TextKernel(
             name="shared-memory tiling",
             measured_tflops=measured.text_tiled_tflops,
-            blocking=Blocking(
-                cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
-            ),
+            blocking=tiled,
             ctas_per_sm=2,
         ),
         TextKernel(

@@ -28,35 +28,6 @@ RESOLVED = 0.01
 MARGIN = 0.02
 """Relative difference demanded of two predicted times [1]; settings that are slower; chosen."""
 
-BOUNDS: dict[str, tuple[float, float, float]] = {
-    "dram_bytes_per_us": (3.5e6, 4.26e6, 4.8e6),
-    "l2_bytes_per_us": (4e6, 5e6, 9e6),
-    "activation_bytes_per_us": (5e6, 2.4e7, 1e8),
-    "launch_us": (0.4, 0.41, 1.2),
-    "release_us": (0.3, 0.41, 1.3),
-    "serial_launch_us": (0.5, 0.8, 3.0),
-    "previous_us": (0.1, 0.11, 1.5),
-    "read_us": (0.1, 0.15, 1.0),
-    "loaded_read_us": (0.2, 0.5, 8.0),
-    "loaded_store_us": (0.1, 1.8, 6.0),
-    "build_us": (0.0, 1.5, 4.0),
-    "head_us": (0.1, 0.5, 3.0),
-    "step_us": (0.03, 0.12, 0.4),
-    "sm_bytes_per_us": (3e4, 8.8e4, 9e4),
-    "packed_sm_bytes_per_us": (2e4, 3.8e4, 9e4),
-    "tail_us": (0.5, 1.35, 6.0),
-    "unfairness": (0.0, 0.03, 0.4),
-    "exchange_us": (0.0, 0.37, 1.5),
-    "imbalance": (0.0, 0.2, 2.0),
-    "spread": (0.0, 0.05, 0.6),
-    "kept_share": (0.0, 0.78, 1.0),
-    "late_share": (0.0, 0.15, 1.0),
-    "switch_us": (0.0, 0.16, 1.0),
-    "chain_us": (0.0, 4.4, 10.0),
-}
-"""Lower bound, first guess and upper bound of each constant [by its name]; fits of the overlap model; traces
-of single layers and earlier fits."""
-
 
 def fit_parameters(
     table: pd.DataFrame,
@@ -73,7 +44,7 @@ def fit_parameters(
     from scipy.optimize import least_squares
 
     names = [spec.name for spec in fields(OverlapParameters)]
-    low, guess, high = (np.array(column) for column in zip(*(BOUNDS[name] for name in names), strict=True))
+    low, guess, high = np.array([spec.metadata["bounds"] for spec in fields(OverlapParameters)]).T
     center = guess if start is None else np.array(astuple(start))
     chains = chains_of(cases_of(table, gpu), gpu)
     measured = np.log(table["layer_us"].to_numpy())

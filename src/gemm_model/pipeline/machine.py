@@ -197,15 +197,12 @@ def machine_names() -> list[str]:
 
 def load_machine(name_or_path: str) -> PipelineMachine:
     """A machine of the package, or one described by a YAML file."""
-    if is_yaml_file(name_or_path):
-        return machine_from_mapping(
-            read_yaml_mapping(Path(name_or_path), "a pipeline machine", infinite=True)
-        )
-    if name_or_path not in machine_names():
-        raise InputError(
-            f"unknown machine {name_or_path!r}; expected a YAML file or one of {', '.join(machine_names())}"
-        )
-    path = CONFIG_DIR / "pipeline" / f"{name_or_path}.yaml"
+    path = Path(name_or_path)
+    if not is_yaml_file(name_or_path):
+        if name_or_path not in machine_names():
+            known = ", ".join(machine_names())
+            raise InputError(f"unknown machine {name_or_path!r}; expected a YAML file or one of {known}")
+        path = CONFIG_DIR / "pipeline" / f"{name_or_path}.yaml"
     return machine_from_mapping(read_yaml_mapping(path, "a pipeline machine", infinite=True))
 
 

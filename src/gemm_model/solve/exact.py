@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from gemm_model.pipeline.steady_state import Timing, timing
 
 OBJECTIVES = ("time", "wait")
 """What is minimised: the run time, or the total waiting of the consumers (the paper's two goals)."""
+
+KERNEL_FIELDS = ("tile_m", "tile_n", "tile_k", "stages")
+"""What is chosen of a kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +83,8 @@ def legal_candidates(machine: PipelineMachine) -> Candidates:
     Raises InputError where nothing is legal.
     """
     space = machine.tiles
-    grid = np.meshgrid(
-        np.array(space.tile_m, dtype=np.float64),
-        np.array(space.tile_n, dtype=np.float64),
-        np.array(space.tile_k, dtype=np.float64),
-        np.arange(1.0, space.max_stages + 1),
-        indexing="ij",
-    )
-    tile_m, tile_n, tile_k, stages = (axis.ravel() for axis in grid)
+    axes = (space.tile_m, space.tile_n, space.tile_k, range(1, space.max_stages + 1))
+    tile_m, tile_n, tile_k, stages = np.array(list(product(*axes)), dtype=np.float64).T
     ring = stages * (tile_m * machine.a_element_bytes + tile_n * machine.b_element_bytes) * tile_k
     legal = (ring <= space.smem_bytes) & (tile_m * tile_n <= space.max_accumulators)
     if not legal.any():
@@ -125,17 +123,10 @@ def solve_exact(
                 "offer"
             )
         candidates = candidates[mask]
+    sizes = {"m": m, "n": n, "k": k, "batch": batch, "cluster_m": cluster[0], "cluster_n": cluster[1]}
     kernel = PipelineKernel(
-        m=float(m),
-        n=float(n),
-        k=float(k),
-        tile_m=candidates.tile_m,
-        tile_n=candidates.tile_n,
-        tile_k=candidates.tile_k,
-        stages=candidates.stages,
-        batch=float(batch),
-        cluster_m=float(cluster[0]),
-        cluster_n=float(cluster[1]),
+        **{name: float(size) for name, size in sizes.items()},
+        **{name: getattr(candidates, name) for name in KERNEL_FIELDS},
     )
     return _best(candidates, timing(workload(machine, kernel), machine), objective)
 
@@ -149,10 +140,7 @@ def _best(candidates: Candidates, timed: Timing, objective: str) -> Solution:
 
     def choice(row: int) -> Choice:
         return Choice(
-            tile_m=int(candidates.tile_m[row]),
-            tile_n=int(candidates.tile_n[row]),
-            tile_k=int(candidates.tile_k[row]),
-            stages=int(candidates.stages[row]),
+            **{name: int(getattr(candidates, name)[row]) for name in KERNEL_FIELDS},
             time_ps=int(np.asarray(timed.end)[row]),
             wait_ps=int(np.asarray(timed.consumer_wait)[row]),
         )

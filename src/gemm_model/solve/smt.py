@@ -10,17 +10,20 @@ computed from the recurrences, then Z3 is asked for a better one until there is 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from gemm_model.core.errors import InputError, importing
 from gemm_model.pipeline import recurrence
-from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, Workload, workload
+from gemm_model.pipeline.machine import Number, PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import Choice, require_objective
 
 DEFAULT_TIMEOUT_S = 60.0
-TIMES = ("load_a", "load_b", "math", "last_load_a", "last_load_b")
+TIMES = ("load_a", "load_b", "math", "last_load_a", "last_load_b", "latency", "extra")
+
+Tile = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,61 +92,49 @@ class _Query:
         self._z3 = z3
         self._machine = machine
         self._objective = objective
-        self._m, self._n, self._k, self._batch = m, n, k, batch
+        self._problem = {"m": m, "n": n, "k": k, "batch": batch}
         self.solver = z3.Solver()
         space = machine.tiles
-        self._tile_m, self._tile_n, self._tile_k, self._stages = z3.Ints("tile_m tile_n tile_k stages")
+        self._tile = z3.Ints("tile_m tile_n tile_k")
+        self._stages = z3.Int("stages")
         self._steps, self._waves, self._goal = z3.Ints("steps waves goal")
         self._stage_bytes, self._ring_bytes = z3.Ints("stage_bytes ring_bytes")
         add = self.solver.add
-        for unknown, sizes in (
-            (self._tile_m, space.tile_m),
-            (self._tile_n, space.tile_n),
-            (self._tile_k, space.tile_k),
-            (self._stages, range(1, space.max_stages + 1)),
-        ):
+        offered = (space.tile_m, space.tile_n, space.tile_k, range(1, space.max_stages + 1))
+        for unknown, sizes in zip((*self._tile, self._stages), offered, strict=True):
             add(z3.Or([unknown == size for size in sizes]))
         # Bytes in eighths: 4- and 6-bit elements take no whole number of bytes.
         a_bits, b_bits = (round(8 * float(x)) for x in (machine.a_element_bytes, machine.b_element_bytes))
-        works: dict[tuple[int, int, int], Workload] = {}
+        works: dict[Tile, Workload] = {}
         for tile_m, tile_n, tile_k in product(space.tile_m, space.tile_n, space.tile_k):
-            here = z3.And(self._tile_m == tile_m, self._tile_n == tile_n, self._tile_k == tile_k)
+            tile = (tile_m, tile_n, tile_k)
             if tile_m * tile_n > space.max_accumulators:
-                add(z3.Not(here))
+                add(z3.Not(self._equal(self._tile, tile)))
                 continue
-            work = self._work(tile_m, tile_n, tile_k, 1)
-            works[tile_m, tile_n, tile_k] = work
-            add(
-                z3.Implies(
-                    here,
-                    z3.And(
-                        self._stage_bytes == (tile_m * a_bits + tile_n * b_bits) * tile_k,
-                        self._steps == int(work.steps),
-                        self._waves == int(work.waves),
-                    ),
-                )
+            work = works[tile] = self._work(tile, 1)
+            stage = (tile_m * a_bits + tile_n * b_bits) * tile_k
+            self._of_tile(
+                tile, (self._stage_bytes, self._steps, self._waves), (stage, work.steps, work.waves)
             )
         for stages in range(1, space.max_stages + 1):
             add(z3.Implies(self._stages == stages, self._ring_bytes == stages * self._stage_bytes))
         add(self._ring_bytes <= 8 * space.smem_bytes)
         self._add_goal(works)
 
-    def _work(self, tile_m: int, tile_n: int, tile_k: int, stages: int) -> Workload:
-        return workload(
-            self._machine,
-            PipelineKernel(
-                m=self._m,
-                n=self._n,
-                k=self._k,
-                batch=self._batch,
-                tile_m=tile_m,
-                tile_n=tile_n,
-                tile_k=tile_k,
-                stages=stages,
-            ),
-        )
+    def _equal(self, unknowns: Sequence[Any], values: Sequence[Number]) -> Any:
+        pairs = zip(unknowns, values, strict=True)
+        return self._z3.And([unknown == int(value) for unknown, value in pairs])
 
-    def _add_goal(self, works: dict[tuple[int, int, int], Workload]) -> None:
+    def _of_tile(self, tile: Tile, unknowns: Sequence[Any], values: Sequence[Number]) -> None:
+        """What unknowns are with a tile."""
+        self.solver.add(self._z3.Implies(self._equal(self._tile, tile), self._equal(unknowns, values)))
+
+    def _work(self, tile: Tile, stages: int) -> Workload:
+        tile_m, tile_n, tile_k = tile
+        sizes = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "stages": stages}
+        return workload(self._machine, PipelineKernel(**self._problem, **sizes))
+
+    def _add_goal(self, works: dict[Tile, Workload]) -> None:
         """The goal is the time, or the consumers' waiting, summed over the waves."""
         z3, add = self._z3, self.solver.add
         full = self._wave("full", works)
@@ -154,13 +145,11 @@ class _Query:
         for waves in sorted({int(work.waves) for work in works.values()}):
             add(z3.Implies(self._waves == waves, self._goal == (waves - 1) * full + tail + launch))
 
-    def _wave(self, kind: str, works: dict[tuple[int, int, int], Workload]) -> Any:
+    def _wave(self, kind: str, works: dict[Tile, Workload]) -> Any:
         """Contribution of a wave ('full' or 'tail') to the goal; adds the inequalities of its recurrence."""
-        z3, add = self._z3, self.solver.add
-        load_a, load_b, math, last_a, last_b = (z3.Int(f"{kind}_{part}") for part in TIMES)
-        extra, latency = z3.Int(f"{kind}_extra"), z3.Int(f"{kind}_latency")
+        *times, latency, extra = unknowns = [self._z3.Int(f"{kind}_{part}") for part in TIMES]
         most_steps = 0
-        for (tile_m, tile_n, tile_k), work in works.items():
+        for tile, work in works.items():
             regular, last = (work.tail, work.tail_last) if kind == "tail" else (work.full, work.full_last)
             steps = int(work.steps)
             most_steps = max(most_steps, steps)
@@ -171,24 +160,11 @@ class _Query:
                 if self._objective == "time"
                 else -(steps - 1) * int(regular.math)
             )
-            add(
-                z3.Implies(
-                    z3.And(self._tile_m == tile_m, self._tile_n == tile_n, self._tile_k == tile_k),
-                    z3.And(
-                        load_a == int(regular.load_a),
-                        load_b == int(regular.load_b),
-                        math == int(regular.math),
-                        last_a == int(last.load_a),
-                        last_b == int(last.load_b),
-                        latency == int(work.latency),
-                        extra == added,
-                    ),
-                )
-            )
-        times = load_a, load_b, math, last_a, last_b
+            loads = (regular.load_a, regular.load_b, regular.math, last.load_a, last.load_b)
+            self._of_tile(tile, unknowns, (*loads, work.latency, added))
         return self._last_math_start(kind, most_steps, times, latency) + extra
 
-    def _last_math_start(self, kind: str, most_steps: int, times: tuple[Any, ...], latency: Any) -> Any:
+    def _last_math_start(self, kind: str, most_steps: int, times: Sequence[Any], latency: Any) -> Any:
         """When a wave's last math starts: the recurrences of its steps as inequalities."""
         z3, add, machine = self._z3, self.solver.add, self._machine
         load_a, load_b, math, last_a, last_b = times
@@ -219,10 +195,9 @@ class _Query:
         """The tile and ring that Z3 proposes, with their times from the recurrences."""
         model = self.solver.model()
         tile_m, tile_n, tile_k, stages = (
-            model.eval(unknown).as_long()
-            for unknown in (self._tile_m, self._tile_n, self._tile_k, self._stages)
+            model.eval(unknown).as_long() for unknown in (*self._tile, self._stages)
         )
-        work = self._work(tile_m, tile_n, tile_k, stages)
+        work = self._work((tile_m, tile_n, tile_k), stages)
         starts = recurrence.run(work, self._machine)
         wait = 0.0
         for wave in range(int(work.waves)):
@@ -244,11 +219,12 @@ class _Query:
         goal = best.objective_ps(self._objective)
         model = self.solver.model()
         ring = model.eval(self._ring_bytes).as_long()
+        tile_m, tile_n, tile_k = self._tile
         order = [
             (self._ring_bytes, ring),
-            (-self._tile_m, -best.tile_m),
-            (self._tile_n, best.tile_n),
-            (self._tile_k, best.tile_k),
+            (-tile_m, -best.tile_m),
+            (tile_n, best.tile_n),
+            (tile_k, best.tile_k),
         ]
         better = z3.BoolVal(False)
         for value, reached in reversed(order):

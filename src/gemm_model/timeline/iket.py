@@ -445,15 +445,6 @@ def _table(rows: Sequence[_Row]) -> pd.DataFrame:
         activity=column((row.activity for row in rows), object),
         detail=column((row.detail for row in rows), object),
         role=column((row.place.role for row in rows), object),
-        **{
-            name: column(map(attrgetter(path), rows))
-            for name, path in {
-                "sm": "place.sm",
-                "cta": "place.cta",
-                "warp": "place.warp",
-                "tile": "tile",
-                "k_tile": "k_tile",
-                "stage": "stage",
-            }.items()
-        },
+        **{name: column(map(attrgetter(f"place.{name}"), rows)) for name in ("sm", "cta", "warp")},
+        **{name: column(map(attrgetter(name), rows)) for name in ("tile", "k_tile", "stage")},
     )

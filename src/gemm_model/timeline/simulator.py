@@ -161,18 +161,9 @@ class _Sm:
 
     def waited(self, warp: str, since: float, reason: str, wave: int, step: int = 0, slot: int = -1) -> None:
         if self.clock.now > since:
-            self.spans.append(
-                Span(
-                    warp=warp,
-                    kind="wait",
-                    start=since,
-                    end=self.clock.now,
-                    wave=wave,
-                    step=step,
-                    slot=slot,
-                    reason=reason,
-                )
-            )
+            place = {"wave": wave, "step": step, "slot": slot}
+            wait = Span(warp=warp, kind="wait", start=since, end=self.clock.now, reason=reason, **place)
+            self.spans.append(wait)
 
     def busy(self, warp: str, kind: str, length: float, wave: int, step: int = 0, slot: int = -1) -> float:
         now = self.clock.now
