@@ -1,18 +1,18 @@
 """Several families in one ranking, and what a choice gains over one of them."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, rank
 from gemm_model.choice.across_families import Against, against, best_of_each, rank_table_against
 from gemm_model.choice.portfolio import choose_portfolio
-from gemm_model.choice.selection import Choice, Ranker, Ranking
+from gemm_model.choice.selection import Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.prediction import Prediction
-from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.registry import families, family_of
+from tests.choice import test_ties as ties
 
 H200 = load_gpu("h200")
 ANY = Ranker(H200, family="any")
@@ -103,12 +103,8 @@ def test_a_portfolio_takes_kernels_of_several_families():
     assert found.mean_loss == pytest.approx(0.0)
 
 
-def choice(time_us, band):
-    prediction = Prediction(
-        runtime_us=time_us, limiter="DRAM", phases_us={}, details={}, bytes_by_level={}, error_band=band
-    )
-    candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=128))
-    return Choice(rank=1, candidate=candidate, prediction=prediction, tie_group=1)
+def choice_of(time_and_band):
+    return replace(ties.choice(1, 0.0, False), prediction=ties.prediction(*time_and_band))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +122,13 @@ def test_a_gain_is_the_time_saved_over_the_time_taken(own, other, gain, tied):
     ranking = Ranking(
         problem=GemmProblem.of(1, 1, 1),
         gpu=H200,
-        choices=(choice(*own),),
+        choices=(choice_of(own),),
         candidates=1,
         kernels=1,
         tied_with_best=1,
         runner_up=None,
     )
-    held = Against(ranking=ranking, reference=choice(*other))
+    held = Against(ranking=ranking, reference=choice_of(other))
     assert held.gain(ranking.best) == pytest.approx(gain)
     assert held.tied is tied
 

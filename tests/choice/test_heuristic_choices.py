@@ -7,6 +7,7 @@ from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.core.conv import ConvProblem
 from gemm_model.core.gpu import load_gpu
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 
@@ -15,43 +16,7 @@ def _ways(text, dtype="bf16"):
     return ways_of(gm.GemmProblem.of_conv(text, dtype), H200)
 
 
-@pytest.mark.parametrize(
-    ("text", "sort"),
-    [
-        ("fprop n=8 c=96 h=28 w=28 k=256 r=3 s=3 pad=1", ""),
-        ("wgrad n=8 c=96 h=28 w=28 k=256 r=3 s=3 pad=1", "narrow_wgrad"),
-        ("wgrad n=8 c=64 h=28 w=28 k=48 r=3 s=3 pad=1", ""),
-        ("fprop n=8 c=52 h=28 w=28 k=64 r=3 s=3 pad=1", "padded"),
-        ("fprop n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=4 dilation=4", ""),
-        ("fprop n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=12 dilation=12", "dilated"),
-        # Fewer than 16 channels forward, than half of 64 columns into weights; not of the image's gradient.
-        ("fprop n=8 c=8 h=28 w=28 k=64 r=3 s=3 pad=1", "few"),
-        ("fprop n=8 c=16 h=28 w=28 k=64 r=3 s=3 pad=1", ""),
-        ("wgrad n=8 c=24 h=28 w=28 k=64 r=3 s=3 pad=1", "few"),
-        ("wgrad n=8 c=32 h=28 w=28 k=64 r=3 s=3 pad=1", "narrow_wgrad"),
-        ("dgrad n=8 c=3 h=28 w=28 k=64 r=3 s=3 pad=1", "padded"),
-        ("dgrad n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1 groups=64", "depthwise"),
-        # 48 channels a group; 8, of which a tile of 64 holds eight groups.
-        ("dgrad n=8 c=192 h=28 w=28 k=192 r=3 s=3 pad=1 groups=4", "grouped"),
-        ("dgrad n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=1 groups=32", "packed"),
-        # 64 and 128 channels for as many filters; 64 for 128; 192.
-        ("dgrad n=8 c=512 h=14 w=14 k=512 r=3 s=3 pad=1 groups=8", "whole"),
-        ("fprop n=16 c=256 h=14 w=14 k=256 r=3 s=3 pad=1 groups=2", "whole"),
-        # 8 x 14 x 14 pixels fill no GPU; a strided gradient is never taken as it is; 24 is no power of two.
-        ("fprop n=8 c=256 h=14 w=14 k=256 r=3 s=3 pad=1 groups=2", "grouped"),
-        ("dgrad n=8 c=512 h=14 w=14 k=512 r=3 s=3 stride=2 pad=1 groups=8", "grouped"),
-        ("dgrad n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1 groups=8", "grouped"),
-        ("wgrad n=1 c=512 h=14 w=14 k=512 r=3 s=3 pad=1 groups=8", "whole"),
-        ("wgrad n=1 c=48 h=56 w=56 k=48 r=3 s=3 pad=1 groups=2", "grouped"),
-        # 49 taps, of which a gradient at stride 2 meets 12 on average; 25.
-        ("fprop n=8 c=64 h=28 w=28 k=64 r=7 s=7 pad=3", "many_taps"),
-        ("dgrad n=8 c=64 h=28 w=28 k=64 r=7 s=7 stride=2 pad=3", ""),
-        ("wgrad n=8 c=64 h=28 w=28 k=64 r=5 s=5 pad=2", ""),
-        ("fprop n=8 c=256 h=28 w=28 k=256 r=3 s=3 pad=8 dilation=8", ""),
-        ("fprop n=8 c=256 h=14 w=14 k=512 r=3 s=3 pad=1 groups=4", "grouped"),
-        ("fprop n=8 c=384 h=14 w=14 k=384 r=3 s=3 pad=1 groups=2", "grouped"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_sorts_go_by_channels_groups_and_dilation"))
 def test_sorts_go_by_channels_groups_and_dilation(text, sort):
     assert sort_of(ConvProblem.parse(text)) == sort
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
+import yaml
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
 from gemm_model.core.dtypes import BlockScale, element_type
@@ -22,47 +25,20 @@ NVFP4_CONFIG = KernelConfig(cta_m=128, cta_n=64, cluster_m=2, cluster_n=1, sched
 FP8 = GemmProblem.of(4096, 7168, 257, "fp8", "fp8")
 FP8_CONFIG = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=1, schedule="2cta")
 
-CASES = {
-    "nvfp4": (
-        NVFP4, NVFP4_CONFIG, 376.1631394230768, 225.27999877929688, 1.6697582628788883,
-        {
-            "load_us": 26.64, "math_us": 6.3015384615384615, "epilogue_us": 1.3612307692307692,
-            "last_load_us": 22.32, "last_math_us": 6.3015384615384615,
-            "last_epilogue_us": 1.2652307692307692,
-        },
-        {"overhead": 6.153846153846154, "first_load": 0.1040625},
-        "LOAD",
-    ),
-    "fp8": (
-        FP8, FP8_CONFIG, 20.65007692307692, 35.63520014286041, 0.5794853639180193,
-        {
-            "load_us": 0.89146875, "math_us": 0.3953846153846154, "epilogue_us": 1.0652307692307692,
-            "last_load_us": 0.096375, "last_math_us": 0.3953846153846154,
-            "last_epilogue_us": 0.8012307692307692,
-        },
-        {"overhead": 6.153846153846154, "first_load": 0.111},
-        "EPILOGUE",
-    ),
-}  # fmt: skip
+KERNELS = {"nvfp4": (NVFP4, NVFP4_CONFIG), "fp8": (FP8, FP8_CONFIG)}
+FIGURES = yaml.safe_load(Path(__file__).with_name("printed.yaml").read_text())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KERNELS)
 def test_every_printed_figure_of_the_classic_readme(name):
-    problem, config, predicted, actual, ratio, details, phases, limiter = CASES[name]
-    result = predict(problem, config, "b200", "WSPersistentGEMMModel")
-    assert result.runtime_us == pytest.approx(predicted, rel=PRINTED)
-    assert result.runtime_us / actual == pytest.approx(ratio, rel=PRINTED)
-    assert result.limiter == limiter
-    for key, value in details.items():
+    result, printed = predict(*KERNELS[name], "b200", "WSPersistentGEMMModel"), FIGURES[name]
+    assert result.runtime_us == pytest.approx(printed["predicted_us"], rel=PRINTED)
+    assert result.runtime_us / printed["actual_us"] == pytest.approx(printed["ratio"], rel=PRINTED)
+    assert result.limiter == printed["limiter"]
+    for key, value in printed["details"].items():
         assert result.details[key] == pytest.approx(value, rel=PRINTED), key
-    for key, value in phases.items():
+    for key, value in printed["phases"].items():
         assert result.phases_us[key] == pytest.approx(value, rel=PRINTED), key
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_phases_add_up_to_the_runtime(name):
-    problem, config, *_ = CASES[name]
-    result = predict(problem, config, "b200", "WSPersistentGEMMModel")
     assert sum(result.phases_us.values()) == pytest.approx(result.runtime_us, rel=1e-12)
 
 

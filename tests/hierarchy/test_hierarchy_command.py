@@ -9,17 +9,14 @@ TABLE = Path(__file__).parents[2] / "data/measurements/h200/simt.csv.gz"
 
 
 def answer(capsys, *words):
-    code = main(["hierarchy", *words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    """What the verb writes to stdout and stderr."""
+    assert main(["hierarchy", *words]) == 0
+    return capsys.readouterr()
 
 
 def test_the_picture_as_json(capsys):
-    code, out, _ = answer(
-        capsys, "--gpu", "a100_sxm_80gb", "--no-l2", "--tile", "thread:4x4", "--format", "json"
-    )
+    out, _ = answer(capsys, "--gpu", "a100_sxm_80gb", "--no-l2", "--tile", "thread:4x4", "--format", "json")
     result = json.loads(out)["result"]
-    assert code == 0
     assert [level["level"] for level in result["levels"]] == ["dram", "l2", "smem", "registers"]
     assert json.loads(out)["rows"][0]["required"] == pytest.approx(38.24, rel=1e-3)
     assert result["figures"]["intensity_fma_per_byte"] == pytest.approx(4096 / 12)
@@ -28,19 +25,16 @@ def test_the_picture_as_json(capsys):
 
 
 def test_the_picture_as_table_and_csv(capsys):
-    code, out, _ = answer(capsys, "--datapath", "tensor_cores", "--dtype", "bf16", "--tile", "cta:128x32")
-    assert code == 0
+    out, _ = answer(capsys, "--datapath", "tensor_cores", "--dtype", "bf16", "--tile", "cta:128x32")
     assert "smem -> mma" in out
-    code, out, _ = answer(capsys, "--format", "csv")
-    assert code == 0
+    out, _ = answer(capsys, "--format", "csv")
     assert out.splitlines()[0].startswith("stage,bytes_per_clk,tile")
 
 
 def test_solve(capsys, tmp_path):
     plot = tmp_path / "frontier.svg"
-    code, out, err = answer(capsys, "--solve", "--format", "json", "--plot", str(plot))
+    out, err = answer(capsys, "--solve", "--format", "json", "--plot", str(plot))
     document = json.loads(out)
-    assert code == 0
     assert document["result"]["smallest"]["fraction_of_peak"] >= 0.9
     assert document["rows"][-1]["limiting_stage"] == "instruction slots"
     assert plot.read_text().count("<svg") == 1
@@ -48,8 +42,7 @@ def test_solve(capsys, tmp_path):
 
 
 def test_solve_says_what_to_change(capsys):
-    code, out, err = answer(capsys, "--solve", "--target", "1.0")
-    assert code == 0
+    out, err = answer(capsys, "--solve", "--target", "1.0")
     assert "FRONTIER" in out
     assert "no tile reaches 100% of peak" in err
 
@@ -58,28 +51,24 @@ def test_ladder_against_measurements(capsys, tmp_path):
     if not TABLE.is_file():
         pytest.skip("the measurements are not beside this checkout")
     plot = tmp_path / "ladder.png"
-    code, out, _ = answer(capsys, "--ladder", "--measurements", str(TABLE), "--plot", str(plot))
-    assert code == 0
+    out, _ = answer(capsys, "--ladder", "--measurements", str(TABLE), "--plot", str(plot))
     assert "BY RUNG" in out
     assert plot.stat().st_size > 10_000
 
 
 def test_the_text_s_kernels(capsys):
-    code, out, _ = answer(capsys, "--text", "--format", "json")
+    out, _ = answer(capsys, "--text", "--format", "json")
     rows = json.loads(out)["rows"]
-    assert code == 0
     assert [row["measured_tflops"] for row in rows] == [1.9, 3.7, 10.7]
 
 
 def test_ladder_of_another_gpu(capsys):
-    code, out, _ = answer(capsys, "--ladder", "--gpu", "a100_sxm_80gb", "--format", "json")
+    out, _ = answer(capsys, "--ladder", "--gpu", "a100_sxm_80gb", "--format", "json")
     rows = json.loads(out)["rows"]
-    assert code == 0
     assert {row["rung"] for row in rows} == {"naive", "shared", "registers", "pipelined"}
 
 
 def test_roofline_plot(capsys, tmp_path):
     plot = tmp_path / "roofline.png"
-    code, _, _ = answer(capsys, "--plot", str(plot))
-    assert code == 0
+    answer(capsys, "--plot", str(plot))
     assert plot.read_bytes().startswith(b"\x89PNG")

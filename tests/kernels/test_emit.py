@@ -20,13 +20,8 @@ PAIR = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")
 def test_quack_text_builds_the_config():
     text = emit("quack", PROBLEM, Candidate(config=PINGPONG, swap_ab=True), H200)
     config = eval(text, {"GemmConfig": dict})
-    assert config["tile_m"] == 128
-    assert config["tile_n"] == 192
-    assert config["pingpong"] is True
-    assert config["cluster_m"] == 2
-    assert config["swap_ab"] is True
-    assert config["max_swizzle_size"] == 4
-    assert config["device_capacity"] == 9
+    expected = {"tile_m": 128, "tile_n": 192, "pingpong": True, "cluster_m": 2, "swap_ab": True}
+    assert config.items() >= (expected | {"max_swizzle_size": 4, "device_capacity": 9}).items()
 
 
 def test_quack_tile_is_that_of_the_mma():

@@ -14,6 +14,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import _mma_k_wrong, check, feasible_mask, refuse_impossible, resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.table import batch_from_frame
+from tests.cases import cases
 from tests.conftest import ROOT
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -29,18 +30,7 @@ def found(dtype, kernel, gpu=H200):
     )
 
 
-@pytest.mark.parametrize(
-    ("tile", "schedule", "stages"),
-    [
-        # (232448 - 1024 - two epilogue buffers) // ((m + n) 128 bytes), by hand:
-        ((128, 256), "cooperative", 4),  # (231424 - 16384) // 49152
-        ((128, 128), "cooperative", 6),  # (231424 - 16384) // 32768
-        ((64, 64), "pingpong", 13),  # (231424 - 8192) // 16384
-        ((128, 128), "pingpong", 6),  # (231424 - 8192) // 32768
-        ((192, 128), "cooperative", 5),  # (231424 - 24576) // 40960
-        ((256, 192), "cooperative", 3),  # (231424 - 16384) // 57344
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_stages_are_what_shared_memory_holds"))
 def test_stages_are_what_shared_memory_holds(tile, schedule, stages):
     assert found("bf16", config(*tile, schedule=schedule)).stages[0] == stages
 
@@ -55,17 +45,7 @@ def test_shared_memory_is_what_the_profiler_read(kernel, rows):
     np.testing.assert_allclose(told, counted["smem_bytes_per_cta"], rtol=0.006)
 
 
-@pytest.mark.parametrize(
-    ("tile", "schedule", "warpgroups"),
-    [
-        ((64, 256), "cooperative", 1),
-        ((128, 256), "cooperative", 2),
-        ((192, 128), "cooperative", 3),
-        ((192, 256), "cooperative", 2),
-        ((256, 128), "cooperative", 2),
-        ((128, 128), "pingpong", 1),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_warpgroups_that_share_a_tile"))
 def test_warpgroups_that_share_a_tile(tile, schedule, warpgroups):
     assert found("bf16", config(*tile, schedule=schedule)).warpgroups[0] == warpgroups
 

@@ -5,6 +5,7 @@ import pytest
 import gemm_model as gm
 from gemm_model.choice.selection import Ranker
 from gemm_model.kernels.feasibility import check
+from tests.cases import cases
 
 
 def problem(words):
@@ -12,16 +13,7 @@ def problem(words):
 
 
 @pytest.mark.parametrize(
-    ("words", "cta_n", "fits"),
-    [
-        ("silu,quantize_1x128", 128, True),
-        ("silu,quantize_1x128", 64, False),
-        ("silu,quantize_1x128", 256, True),
-        # A gate leaves half of the columns.
-        ("gated_silu,quantize_1x128", 256, True),
-        ("gated_silu,quantize_1x128", 128, False),
-        ("silu", 64, True),
-    ],
+    *cases(__file__, "test_a_tile_holds_whole_blocks_of_outputs_that_are_scaled_together")
 )
 def test_a_tile_holds_whole_blocks_of_outputs_that_are_scaled_together(words, cta_n, fits):
     config = gm.KernelConfig(cta_m=64, cta_n=cta_n, cta_k=64, stages=3, warps=4, kernel="triton")

@@ -18,6 +18,7 @@ from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.feasibility import check, resources_by_row, resources_of
 from gemm_model.kernels.registry import families, family_of
+from tests.cases import cases
 from tests.typed_numbers import numbers
 
 H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
@@ -84,23 +85,7 @@ def test_cutlass_takes_the_stages_of_its_auto_carveout(cta_m, cta_n, schedule, s
     assert taken(kernel).stages[0] == stages
 
 
-@pytest.mark.parametrize(
-    ("gpu", "cta_m", "cta_n", "schedule", "runs"),
-    [
-        ("h200", 8, 64, "pingpong", True),
-        ("h200", 8, 512, "cooperative", True),
-        ("h200", 64, 448, "cooperative", True),
-        ("h200", 144, 128, "cooperative", True),
-        ("h200", 100, 128, "cooperative", False),
-        ("h200", 64, 12, "pingpong", False),
-        ("b200_sxm", 8, 64, "cooperative", True),
-        ("b200_sxm", 64, 24, "cooperative", True),
-        ("b200_sxm", 128, 208, "2cta", True),
-        ("b200_sxm", 8, 64, "2cta", False),
-        ("b200_sxm", 8, 72, "cooperative", False),
-        ("b200_sxm", 24, 192, "cooperative", False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_cublas_has_narrow_tiles_either_way"))
 def test_cublas_has_narrow_tiles_either_way(gpu, cta_m, cta_n, schedule, runs):
     pair = {"cluster_m": 2} if schedule == "2cta" else {}
     kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cublas", **pair)

@@ -8,6 +8,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.config import KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.plan import plan_build
+from tests.cases import cases
 
 BUILD = KernelBuild(a_type="e4m3", b_type="e5m2", tile_n=16, split_k=2, stages=10, clusters=128)
 
@@ -36,20 +37,7 @@ def test_ratio_outside_the_range(value):
         OverlapSetting(overlap_ratio=0, prefetch_ratio=value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"a_type": "fp4"}, "a_type must be one of e4m3, e5m2, bf16"),
-        ({"a_type": "bf16"}, "must both be fp8 or both be bf16"),
-        ({"tile_n": 12}, "tile_n must be a multiple of 8"),
-        ({"tile_n": 136}, "tile_n must be a multiple of 8"),
-        ({"split_k": 3}, "split_k must be one of"),
-        ({"stages": 1}, "stages must be at least 2"),
-        ({"stages": 23}, "of shared memory"),
-        ({"clusters": 0}, "clusters must be at least 1"),
-        ({"fill_delay_clocks": -1}, "fill_delay_clocks must be at least 0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_build"))
 def test_bad_build(changes, words):
     with pytest.raises(InputError, match=words):
         replace(BUILD, **changes)
@@ -62,17 +50,7 @@ def test_many_tiles_keep_nearly_all_sms_of_any_card_busy(sm_count, clusters):
     assert plan_build(2**16, 72, 4096, "e4m3", "e5m2", gpu).clusters == clusters
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ((0, 16, 64), "m must be at least 1"),
-        ((64, 129, 64), "n must be at most 128"),
-        ((64, 17, 64), "more than the 16 columns"),
-        ((60, 16, 64), "m must be a multiple of 8"),
-        ((64, 16, 72), "k must be a multiple of 16"),
-        ((8200, 16, 64), "needs 129 clusters"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_problem"))
 def test_bad_problem(sizes, words):
     with pytest.raises(InputError, match=words):
         check_problem(*sizes, BUILD)

@@ -15,7 +15,6 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
-from gemm_model.overlap.fit import BOUNDS
 from gemm_model.overlap.model import (
     LayerCase,
     OverlapModel,
@@ -222,8 +221,9 @@ def test_bad_models(gpu, options):
 
 
 def test_fit_starts_inside_its_bounds():
-    assert set(BOUNDS) == {spec.name for spec in fields(OverlapParameters)}
-    assert all(low <= guess <= high for low, guess, high in BOUNDS.values())
+    for spec in fields(OverlapParameters):
+        low, guess, high = spec.metadata["bounds"]
+        assert low <= guess <= high
 
 
 FURTHER = ("overlap_other_shapes", "overlap_other_shapes_repeat")
