@@ -100,18 +100,18 @@ def predict_table(
     require_kind("frame", frame, pd.DataFrame)
     frame = attention.understood_kernels(frame)
     if attention.is_attention_table(frame):
-        rows, disposition, notes = attention.measured_rows(frame)
-        of_attention = _attention_model(gpu, model, options)
-        predict_rows = partial(attention.predict_attention_frame, model=of_attention)
-        otherwise = []
+        attended = _attention_model(gpu, model, options)
+        card, needs_tile, regime = attended.gpu, False, None
+        predict_rows = partial(attention.predict_attention_frame, model=attended)
     else:
         chosen = model_for(model, gpu, options)
-        if "runtime_us" in frame:
-            schema.require_card(frame, chosen.gpu)
-        rows, notes = table.usable_rows(frame, needs_tile=chosen.needs_tile)
-        frame, disposition = table.dispositions(frame, needs_tile=chosen.needs_tile)
+        card, needs_tile, regime = chosen.gpu, chosen.needs_tile, chosen.regime
         predict_rows = partial(table.predict_frame, model=chosen)
-        otherwise = table.measured_otherwise(rows, chosen.regime)
+    if "runtime_us" in frame:
+        schema.require_card(frame, card)
+    rows, notes = table.usable_rows(frame, needs_tile=needs_tile)
+    frame, disposition = table.dispositions(frame, needs_tile=needs_tile)
+    otherwise = table.measured_otherwise(rows, regime)
     prediction, disposition, refused = table.predict_usable(frame, disposition, predict_rows)
     result = table.with_prediction(frame, prediction, disposition)
     result.attrs["notes"] = [*notes, *refused, *otherwise, *prediction.caveats]

@@ -106,3 +106,41 @@ def test_a_benchmark_of_attention_needs_a_gpu(tmp_path, capsys):
     assert main(["benchmark", "--rows", str(table), "--output", str(tmp_path / "out.csv")]) in (0, 3)
     assert main(["benchmark", "--rows", str(table), "--input", "x.csv"]) == 2
     assert "no effect with a table of attention" in capsys.readouterr().err
+
+
+def test_rank_takes_a_table_of_problems(tmp_path, capsys):
+    table = tmp_path / "attention.csv"
+    table.write_text(
+        "name,batch,heads,kv_heads,seq_q,seq_kv,head_dim,causal,num_splits,runtime_us\n"
+        "prompt,1,32,8,4096,4096,128,1,1,9\ntoken,2,32,8,1,32768,128,0,1,9\n"
+    )
+    assert main(["rank", "--input", str(table), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    alone = [_json(capsys, "rank", "--attention", words)["rows"][0] for words in (PREFILL, DECODE)]
+    assert [row["name"] for row in rows] == ["prompt", "token"]
+    assert [float(row["predicted_us"]) for row in rows] == [row["predicted_us"] for row in alone]
+    assert [int(row["num_splits"]) for row in rows] == [row["num_splits"] for row in alone]
+    assert "runtime_us" not in rows[0]
+    table.write_text("heads,seq_q,head_dim\n8,512,128\n8,512,300\n")
+    assert main(["rank", "--input", str(table)]) == 2
+    assert "line 3: head_dim is 300 with flash_attention" in capsys.readouterr().err
+    assert main(["rank", "--input", str(table), "--top", "2"]) == 2
+    assert "--top has no effect with a table of attention" in capsys.readouterr().err
+
+
+def test_simulate_draws_groups_in_turn(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    found = _json(capsys, "simulate", "--attention", PREFILL, "--events", "--trace", str(trace))
+    assert found["result"]["k_tiles"] == 32
+    products = [row for row in found["rows"] if row["event"] in ("qk", "pv")]
+    ends = [row["end_us"] for row in products]
+    # One tensor core serves both groups, each of which has the scores and outputs of 32 blocks.
+    assert all(start["start_us"] >= end - 1e-9 for start, end in zip(products[1:], ends, strict=False))
+    assert {row["warp"] for row in products} == {"MMAs 1", "MMAs 2"}
+    assert len(products) == 2 * 2 * 32
+    assert max(ends) < found["result"]["predicted_us"]
+    assert any(event.get("name") == "exponentials" for event in json.loads(trace.read_text())["traceEvents"])
+    assert main(["simulate", "--attention", "full heads=8 seq_q=64 seq_kv=0 head_dim=64"]) == 2
+    assert "reads no key" in capsys.readouterr().err
+    assert main(["simulate", "--attention", PREFILL, "--cta", "128x128"]) == 2
+    assert "--cta has no effect with --attention" in capsys.readouterr().err

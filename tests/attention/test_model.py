@@ -72,6 +72,36 @@ def test_pages_that_are_no_whole_key_block_are_copied_row_by_row():
         _us(f"{words}64", "cudnn_attention")
 
 
+def test_what_servers_run_on_hopper_keeps_its_ctas_and_multiplies_fp8():
+    words = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
+    whole, fp8 = (_us(f"{words} dtype={dtype}", "flash_attention_3") for dtype in ("bf16", "e4m3"))
+    assert 0.9 * _us(words) < whole < _us(words)  # no CTA ends before its last tile
+    assert 0.5 * whole < fp8 < 0.8 * whole  # twice the tensor rate, as many exponentials
+    problem = AttentionProblem.parse(f"{words} dtype=e4m3")
+    assert (resolved(problem, AttentionConfig(kernel="flash_attention_3"), GPU).tile_n) == 224
+    assert math.isnan(
+        predict(problem, AttentionConfig(kernel="flash_attention_3"), GPU).error_band or math.nan
+    )
+
+
+def test_a_cluster_reads_keys_once_for_two_tiles_of_queries():
+    words = "full heads=8 batch=2 seq_q=8192 head_dim=128"
+    problem = AttentionProblem.parse(words)
+    one, two = (
+        predict(problem, AttentionConfig(kernel="flash_attention_3", cluster=ctas), GPU) for ctas in (1, 2)
+    )
+    assert two == predict(problem, AttentionConfig(kernel="flash_attention_3"), GPU)
+    q_and_o = 2 * 2 * 2 * 8 * 8192 * 128
+    assert two.bytes_by_level["l2"] - q_and_o == pytest.approx((one.bytes_by_level["l2"] - q_and_o) / 2)
+    assert two.runtime_us < one.runtime_us
+    for bad, kernel in (
+        (words, "flash_attention cluster=2"),
+        (words.replace("full", "causal"), "flash_attention_3 cluster=2"),
+    ):
+        with pytest.raises(InputError, match="cluster is 2 with flash_attention.*; expected 1"):
+            _us(bad, kernel)
+
+
 def test_a_window_takes_less_than_all_keys():
     words = "causal heads=32 kv_heads=8 seq_q=8192 head_dim=128"
     assert _us(f"{words} window=512") < 0.3 * _us(words)
@@ -93,14 +123,16 @@ def test_the_best_is_the_fastest_and_explains_itself():
     times = [choice.prediction.runtime_us for choice in ranking.choices]
     assert times == sorted(times)
     assert ranking.own.config == resolved(problem, OWN, GPU)
-    answer = why_not(ranking, AttentionConfig.parse("flash_attention tile=64x128"), GPU)
+    answer = why_not(ranking, AttentionConfig.parse("flash_attention tile=64x128"), AttentionModel(GPU))
     assert "more than the best" in answer
-    refused = why_not(ranking, AttentionConfig.parse("flash_attention tile=192x192"), GPU)
+    refused = why_not(ranking, AttentionConfig.parse("flash_attention tile=192x192"), AttentionModel(GPU))
     assert refused.startswith("it cannot run: tile 192x192 needs")
 
 
 def test_elasticities_of_a_long_prefill_are_those_of_its_products():
-    found = explain_attention(AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256"), OWN, GPU)
+    found = explain_attention(
+        AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256"), OWN, AttentionModel(GPU)
+    )
     assert found.limiter == "TENSOR"
     assert min(unit.elasticity for unit in found.units) >= 0.0
     assert sum(unit.elasticity for unit in found.units) < 1.1
@@ -109,7 +141,7 @@ def test_elasticities_of_a_long_prefill_are_those_of_its_products():
 
 def test_elasticities_of_a_decode_are_those_of_dram():
     words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
-    assert explain_attention(AttentionProblem.parse(words), OWN, GPU).limiter == "DRAM"
+    assert explain_attention(AttentionProblem.parse(words), OWN, AttentionModel(GPU)).limiter == "DRAM"
 
 
 def test_emitted_call_names_what_was_chosen():

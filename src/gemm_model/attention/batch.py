@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class AttentionBatch:
     """Whether threads copy rows of K and V, since no bulk copy brings a key block of several pages."""
     emulated: FloatArray
     ctas_an_sm: FloatArray
+    cluster: FloatArray
     combine_latencies: FloatArray
 
     def __len__(self) -> int:
@@ -71,17 +73,14 @@ class AttentionBatch:
 
 def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
     """The columns of kernels; raises RefusedKernelError for those that cannot run."""
-    known: dict[tuple[AttentionProblem, AttentionConfig], list[tuple[Any, ...]] | RefusedKernelError] = {}
+    rows_of = lru_cache(maxsize=None)(partial(_rows_of, gpu=gpu))
     rows: list[tuple[Any, ...]] = []
     refused: list[RefusedKernelError] = []
-    for owner, (problem, config) in enumerate(kernels):
-        found = known.get((problem, config))
-        if found is None:
-            found = known[problem, config] = _rows_or_refusal(problem, config, gpu)
-        if isinstance(found, RefusedKernelError):
-            refused.append(found.at([owner]))
-        else:
-            rows.extend((owner, *row) for row in found)
+    for owner, kernel in enumerate(kernels):
+        try:
+            rows.extend((owner, *row) for row in rows_of(*kernel))
+        except InputError as error:
+            refused.append(RefusedKernelError([owner], str(error)))
     refuse_all(refused)
     columns = zip(*rows, strict=True)
     kinds = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
@@ -89,19 +88,11 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
     return AttentionBatch(**{spec.name: np.array(each, kinds[str(spec.type)]) for spec, each in cells})
 
 
-def _rows_or_refusal(
-    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
-) -> list[tuple[Any, ...]] | RefusedKernelError:
-    try:
-        whole = resolved(problem, config, gpu)
-        reason = refusal(problem, whole, gpu)
-    except InputError as error:
-        reason = str(error)
-    return _rows_of(problem, whole, gpu) if reason is None else RefusedKernelError([0], reason)
-
-
 def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:
-    """Values of the columns after `owner`: one row for each sequence length."""
+    """Values of the columns after `owner`, a row for each sequence length; raises InputError if it cannot run."""
+    config = resolved(problem, config, gpu)
+    if (reason := refusal(problem, config, gpu)) is not None:
+        raise InputError(reason)
     kernel = kernel_of(config, gpu)
     paged = kernel.turns and problem.page_size > 0
     columns = (
@@ -111,10 +102,8 @@ def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
         *(kernel.readers, kernel.persistent, bool(problem.lengths) or paged),
         *(paged and problem.page_size != config.tile_n, config.exp_emulated),
-        *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, kernel.combine_latencies),
+        *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
+        kernel.combine_latencies,
     )
-    sequences = 1 if problem.lengths else problem.batch
-    return [
-        (sequences, problem.heads, problem.kv_heads, seq_q, seq_kv, *columns)
-        for seq_q, seq_kv in problem.sequences
-    ]
+    lead = (1 if problem.lengths else problem.batch, problem.heads, problem.kv_heads)
+    return [(*lead, seq_q, seq_kv, *columns) for seq_q, seq_kv in problem.sequences]

@@ -6,11 +6,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refusal, resolved
 from gemm_model.attention.model import AttentionModel
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
@@ -57,13 +55,12 @@ class AttentionRanking:
         best, own = self.best, self.own
         if best.config == own.config:
             return f"the library's own choice, limited by {best.prediction.limiter}"
+        now, was = best.config.fields, own.config.fields
         changed = [
-            f"{name} {value} in place of {own.config.fields[name]}"
-            for name, value in best.config.fields.items()
-            if value != own.config.fields[name]
+            f"{name} {value} in place of {was[name]}" for name, value in now.items() if value != was[name]
         ]
-        tiles, was = (each.prediction.details["tiles"] for each in (best, own))
-        return f"{', '.join(changed)}: {tiles:.0f} tiles for {was:.0f}, limited by {best.prediction.limiter}"
+        tiles, few = (each.prediction.details["tiles"] for each in (best, own))
+        return f"{', '.join(changed)}: {tiles:.0f} tiles for {few:.0f}, limited by {best.prediction.limiter}"
 
 
 def rank_attention(
@@ -74,38 +71,31 @@ def rank_attention(
     Among equal times the library's heuristic choice comes first. Raises InputError for a kernel that the GPU
     lacks, and if no configuration can run the problem.
     """
-    names = kernels_on(gpu) if kernel == ANY_KERNEL else (_named(kernel, gpu),)
+    names = kernels_on(gpu)
+    if kernel != ANY_KERNEL:
+        first = (*names, *KERNELS)[0] if kernel == "auto" else kernel
+        names = (kernel_of(AttentionConfig(kernel=first), gpu).name,)
     configs = [config for name in names for config in candidates(problem, gpu, name)]
     if not configs:
         own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
         raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
     predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])
-    order = np.argsort(predicted.runtime_us, kind="stable")
-    rows = predicted.every_row()
-    choices = [AttentionChoice(config=configs[row], prediction=rows[row]) for row in order.tolist()]
-    own_choice = AttentionChoice(config=configs[0], prediction=rows[0])
-    return AttentionRanking(problem=problem, choices=tuple(choices), own=own_choice)
+    pairs = zip(configs, predicted.every_row(), strict=True)
+    choices = [AttentionChoice(config=config, prediction=prediction) for config, prediction in pairs]
+    ranked = sorted(choices, key=lambda each: each.prediction.runtime_us)
+    return AttentionRanking(problem=problem, choices=tuple(ranked), own=choices[0])
 
 
-def _named(kernel: str, gpu: GpuSpec) -> str:
-    if kernel == "auto":
-        known = kernels_on(gpu)
-        return known[0] if known else kernel_of(AttentionConfig(), gpu).name
-    return kernel_of(AttentionConfig(kernel=kernel), gpu).name
-
-
-def why_not(
-    ranking: AttentionRanking, config: AttentionConfig, gpu: GpuSpec, model: AttentionModel | None = None
-) -> str:
+def why_not(ranking: AttentionRanking, config: AttentionConfig, model: AttentionModel) -> str:
     """One sentence: why a configuration is not the best."""
-    whole = resolved(ranking.problem, config, gpu)
-    reason = refusal(ranking.problem, whole, gpu)
+    whole = resolved(ranking.problem, config, model.gpu)
+    reason = refusal(ranking.problem, whole, model.gpu)
     if reason is not None:
         return f"it cannot run: {reason}"
-    found = (model or AttentionModel(gpu)).predict([(ranking.problem, whole)]).row(0)
+    found = model.predict([(ranking.problem, whole)]).row(0)
     best = ranking.best.prediction
-    more = found.runtime_us / best.runtime_us - 1.0
-    if more <= 0.0:
+    more = found.runtime_us / (best.runtime_us or 1.0) - 1.0
+    if found.runtime_us <= best.runtime_us:
         return f"it is as fast as the best: {found.runtime_us:.4g} us"
     return (
         f"predicted {found.runtime_us:.4g} us, {more:.1%} more than the best ({best.runtime_us:.4g} us): "
@@ -114,9 +104,7 @@ def why_not(
     )
 
 
-def splits_table(
-    problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS
-) -> Mapping[int, int]:
+def splits_table(problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS) -> dict[int, int]:
     """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
     longer = {length: replace(problem, seq_kv=length, lengths=()) for length in keys}
     return {length: rank_attention(each, gpu).best.config.num_splits for length, each in longer.items()}
@@ -155,12 +143,11 @@ def _splits(problem: AttentionProblem, _: AttentionConfig, gpu: GpuSpec) -> str:
     return json.dumps({**fields, "fixed_split_size_by_seq_kv": sizes})
 
 
-def _json(problem: AttentionProblem, config: AttentionConfig, _: GpuSpec) -> str:
-    return json.dumps({"problem": problem.name, **config.fields})
-
-
 _Emitter = Callable[[AttentionProblem, AttentionConfig, GpuSpec], str]
-EMITTERS: Mapping[str, _Emitter] = {"flash_attention": _flash_attention, "splits": _splits, "json": _json}
+EMITTERS: Mapping[str, _Emitter] = {
+    **{"flash_attention": _flash_attention, "splits": _splits},
+    "json": lambda problem, config, _: json.dumps({"problem": problem.name, **config.fields}),
+}
 
 
 def emit_attention(target: str, problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:

@@ -14,7 +14,6 @@ from gemm_model.attention.kernels import THREAD_REGISTERS
 from gemm_model.attention.model import EMULATION_SLOTS, LANES
 from gemm_model.attention.numbers import attention_numbers
 from gemm_model.attention.pipeline import StageTimes, tile_ends
-from gemm_model.core.errors import InputError
 
 EMULATED_SHARE_STEPS = 16
 """Steps from no emulated exponentials to all of them [1]; schedules to try; chosen."""
@@ -38,10 +37,6 @@ class BlockCosts:
     """All exponentials on FMAs, in parallel with the SFU."""
     softmax: float = 0.0
     correction: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise InputError(f"rows are {self.rows}; expected at least 1")
 
     def times(self, share: float) -> StageTimes:
         """The stages if FMAs compute `share` of the exponentials [1]; loads are free."""
@@ -81,9 +76,8 @@ def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ..
 
 
 def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:
-    ends = tile_ends(
-        costs.times(share), groups=groups, stages=RINGS, overlap=overlap, blocks=2 * SETTLED_BLOCKS
-    )
+    times, blocks = costs.times(share), 2 * SETTLED_BLOCKS
+    ends = tile_ends(times, groups=groups, stages=RINGS, overlap=overlap, blocks=blocks)
     period = (float(ends[-1]) - float(ends[SETTLED_BLOCKS - 1])) / SETTLED_BLOCKS
     return Schedule(
         groups=groups,

@@ -7,13 +7,11 @@ from typing import Any
 
 from gemm_model.attention.kernels import refusal, resolved
 from gemm_model.attention.model import AttentionModel
-from gemm_model.attention.numbers import AttentionNumbers, attention_numbers
+from gemm_model.attention.numbers import AttentionNumbers
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
-from gemm_model.kernel_model.explanation import WhatIf
+from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 
 FASTER = 1.1
 """Factor by which a unit's rate is raised to measure its elasticity [1]; elasticities; chosen: small."""
@@ -40,22 +38,12 @@ def _faster(world: _World, number: str, factor: float) -> _World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One hardware unit and its share of the runtime."""
-
-    name: str
-    elasticity: float
-    """Relative change of the runtime over that of the unit's time [1]: 1 if it alone limits."""
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionExplanation:
     """A prediction, its units by falling elasticity, and its what-ifs by rising runtime."""
 
     prediction: Prediction
     config: AttentionConfig
-    units: tuple[Unit, ...]
+    units: tuple[Mechanism, ...]
     what_if: tuple[WhatIf, ...]
 
     @property
@@ -64,26 +52,29 @@ class AttentionExplanation:
 
 
 def explain_attention(
-    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
+    problem: AttentionProblem, config: AttentionConfig, model: AttentionModel
 ) -> AttentionExplanation:
     """Elasticities of the units and what-ifs of one kernel; raises InputError if it cannot run."""
+    gpu, world = model.gpu, (silicon_of(model.gpu, problem.dtype.math_kind), model.numbers)
+
+    def predicted(config: AttentionConfig, silicon: Silicon, numbers: AttentionNumbers) -> Prediction:
+        found = AttentionModel(gpu, numbers, silicon, settled=model.settled)
+        return found.predict([(problem, config)]).row(0)
+
     config = resolved(problem, config, gpu)
-    reason = refusal(problem, config, gpu)
-    if reason is not None:
-        raise InputError(reason)
-    world = (silicon_of(gpu, problem.dtype.math_kind), attention_numbers())
-    prediction = _predicted(problem, config, gpu, world)
+    prediction = predicted(config, *world)
     base_us = prediction.runtime_us
     units = []
     for name, (meaning, number, factor) in UNITS.items():
-        faster_us = _predicted(problem, config, gpu, _faster(world, number, factor)).runtime_us
+        faster_us = predicted(config, *_faster(world, number, factor)).runtime_us
         elasticity = (base_us - faster_us) / base_us / (1.0 - 1.0 / FASTER) if base_us else 0.0
-        units.append(Unit(name=name, elasticity=elasticity, meaning=meaning))
+        share = {"time_us": elasticity * base_us, "share_of_runtime": elasticity, "elasticity": elasticity}
+        units.append(Mechanism(name=name, meaning=meaning, **share))
     what_if = []
     for words, changed in _other_ways(problem, config).items():
         other = replace(config, **changed)
         if other != config and refusal(problem, other, gpu) is None:
-            runtime_us = _predicted(problem, other, gpu, world).runtime_us
+            runtime_us = predicted(other, *world).runtime_us
             relative = runtime_us / base_us if base_us else 1.0
             what_if.append(WhatIf(change=words, runtime_us=runtime_us, relative=relative))
     return AttentionExplanation(
@@ -94,11 +85,6 @@ def explain_attention(
     )
 
 
-def _predicted(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec, world: _World) -> Prediction:
-    silicon, numbers = world
-    return AttentionModel(gpu, numbers, silicon).predict([(problem, config)]).row(0)
-
-
 def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> dict[str, dict[str, Any]]:
     """Changes of one option, by their names."""
     overlap, registers = bool(config.overlap_in_group), bool(config.pv_from_registers)
@@ -107,6 +93,7 @@ def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> dict[str,
         f"P from {'shared memory' if registers else 'registers'}": {"pv_from_registers": not registers},
         "one consumer group": {"tile_m": 64},
         "half of the exponentials computed by FMAs": {"exp_emulated": 0.5},
+        "loads of K and V apart": {"cluster": 1},
     }
     if problem.group > 1:
         packed = config.pack_gqa

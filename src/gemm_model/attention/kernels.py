@@ -65,20 +65,22 @@ class AttentionKernel:
 
 
 SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, splits=True)
+# Its CTAs take tiles from a counter (flash-attention, hopper/flash_fwd_launch_template.h). Never measured here.
+FLASH3 = replace(SM90, name="flash_attention_3", persistent=True)
+FLASH_SM90 = (SM90, FLASH3)
 SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128))
-CUDNN = replace(
-    SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64, persistent=True
-)
+CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64)
+CUDNN = replace(CUDNN, persistent=True)
 # Its combining kernel takes 1.6 us and 64 clocks a split (h200, profiles of 9 launches).
 CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4, combine_latencies=0.2)
-FLASH2 = replace(
-    SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4, combine_latencies=1.0
-)
+FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4)
+FLASH2 = replace(FLASH2, combine_latencies=1.0)
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
     ("flash_attention", "sm100"): SM100,
     ("cudnn_attention", "sm90"): CUDNN,
     ("cudnn_attention", "sm100"): replace(SM100, name="cudnn_attention", windows=False),
+    ("flash_attention_3", "sm90"): FLASH3,
     **{("flash_attention_2", arch): FLASH2 for arch in ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")},
 }
 
@@ -106,15 +108,22 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
         return kernel.own_tile
     if kernel is FLASH2:
         return (128, 128) if size <= 64 else (128, 64) if size <= 128 else (64, 64)
-    wide = 96 if problem.window else 128 if problem.head_dim_v <= 128 else 112
-    rows, keys = {
-        64: (192, 128),
-        96: (192, 128 if problem.causal else 144),
-        128: (128, 128),
-        192: (128, wide),
-        256: (128, 64 if problem.window else 80),
-    }[_key_of(size)]
-    return rows, keys
+    # FlashAttention 3 (flash-attention, hopper/tile_size.h): pages are no bulk copies, whole rows of scores are wider.
+    servers = kernel is FLASH3
+    pages = servers and problem.page_size > 0
+    whole = servers and not (problem.causal or pages)
+    local = problem.window > 0 or pages
+    if problem.dtype.bits < 16:
+        keys = {64: 160, 96: 128, 128: 160 if pages else 224, 192: 160, 256: 64 if problem.window else 128}
+    else:
+        keys = {
+            64: 192 if whole else 128,
+            96: 128 if (local if servers else problem.causal) else 144,
+            128: 176 if whole else 128,
+            192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
+            256: 64 if problem.window else 80,
+        }
+    return 192 if _key_of(size) <= 96 else 128, keys[_key_of(size)]
 
 
 def _key_of(head_dim: int) -> int:
@@ -133,20 +142,33 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         own_splits = library_splits(problem, gpu)
         # The kernel of split keys reads pages too.
         if own_splits > 1 or problem.page_size:
-            tile_m, tile_n = 64, 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
-    order = "longest_first" if problem.causal and not problem.window and kernel is SM90 else "in_order"
-    narrow_default = config.tile_m == AUTO and 64 < problem.head_dim <= 96 and kernel is SM90
+            tile_m, tile_n = 64, _split_keys(problem)
+    order = "longest_first" if problem.causal and not problem.window and kernel in FLASH_SM90 else "in_order"
+    through_smem = kernel in FLASH_SM90 and (64 < problem.head_dim <= 96 or tile_n == 192)
     return replace(
         config,
         tile_m=config.tile_m or tile_m,
         tile_n=config.tile_n or tile_n,
         stages=1 if kernel is CUDNN_DECODE else config.stages,
         overlap_in_group=_or(config.overlap_in_group, kernel is not FLASH2),
-        pv_from_registers=_or(config.pv_from_registers, not narrow_default),
-        pack_gqa=_or(config.pack_gqa, (kernel is SM90 or problem.seq_q == 1) and problem.group > 1),
+        pv_from_registers=_or(config.pv_from_registers, config.tile_m != AUTO or not through_smem),
+        pack_gqa=_or(config.pack_gqa, (kernel in FLASH_SM90 or problem.seq_q == 1) and problem.group > 1),
         num_splits=max(config.num_splits, own_splits),
         scheduler=config.scheduler if config.scheduler != "auto" else order,
+        cluster=config.cluster or own_cluster(problem, config, kernel, config.tile_m or tile_m),
     )
+
+
+def own_cluster(
+    problem: AttentionProblem, config: AttentionConfig, kernel: AttentionKernel, rows: int
+) -> int:
+    """CTAs that share loads of K and V: two tiles of queries in FlashAttention 3 without a mask, splits or pages.
+
+    Source: flash-attention, hopper/flash_fwd_launch_template.h, `Enable_cluster`.
+    """
+    wide = problem.head_dim >= 128 if problem.dtype.bits == 16 else _key_of(problem.head_dim) == 192
+    plain = not (problem.causal or problem.lengths or problem.page_size) and config.num_splits == 1
+    return 2 if kernel is FLASH3 and wide and plain and ceil(problem.seq_q / rows) % 2 == 0 else 1
 
 
 def cudnn_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
@@ -170,14 +192,11 @@ def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     packed = problem.group if problem.seq_q == 1 else 1
     rows = ceil(problem.seq_q * packed / WARPGROUP_ROWS)
     tiles, places = problem.batch * problem.heads // packed * rows, CTAS_AN_SM * gpu.sm_count
-    blocks = ceil(
-        problem.seq_kv / (256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64)
-    )
+    blocks = ceil(problem.seq_kv / _split_keys(problem))
     if problem.seq_kv == 0 or tiles == 0 or tiles >= 0.8 * places:
         return 1
-    waves = {
-        splits: tiles * splits / places for splits in range(1, min(MOST_SPLITS // 2, places, blocks) + 1)
-    }
+    most = min(MOST_SPLITS // 2, places, blocks)
+    waves = {splits: tiles * splits / places for splits in range(1, most + 1)}
     filled = {
         splits: each / ceil(each)
         for splits, each in waves.items()
@@ -186,16 +205,19 @@ def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     return next(splits for splits, share in filled.items() if share >= 0.85 * max(filled.values()))
 
 
+def _split_keys(problem: AttentionProblem) -> int:
+    """Keys of a block of FlashAttention 2's kernel of split keys."""
+    return 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
+
+
 def _or(value: bool | None, default: bool) -> bool:
     return default if value is None else value
 
 
 def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
     """Shared memory of a CTA [B]: Q (later O), the rings of K and V, and P unless it is in registers."""
-    both = problem.head_dim + problem.head_dim_v
-    elements = (
-        config.tile_m * max(problem.head_dim, problem.head_dim_v) + config.stages * config.tile_n * both
-    )
+    dims = (problem.head_dim, problem.head_dim_v)
+    elements = config.tile_m * max(dims) + config.stages * config.tile_n * sum(dims)
     elements += 0 if config.pv_from_registers else config.tile_m * config.tile_n
     return elements * problem.element_bytes + BARRIER_BYTES
 
@@ -208,7 +230,7 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
         size = getattr(problem, name)
         if not low <= size <= high or size % 8:
             return f"{name} is {size} with {kernel.name}; expected a multiple of 8 from {low} to {high}"
-    if problem.dtype.bits < 16 and kernel is not SM100:
+    if problem.dtype.bits < 16 and kernel not in (SM100, FLASH3):
         return f"in_dtype is {problem.dtype.name} with {kernel.name} on {gpu.name}; expected bf16 or fp16"
     if problem.window and not kernel.windows:
         return f"window is {problem.window} with {kernel.name}; expected no window"
@@ -218,19 +240,20 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
         return f"num_splits is {config.num_splits} with {kernel.name} on {gpu.name}; expected 1"
     if config.num_splits > min(MOST_SPLITS, max(problem.seq_kv, 1)):
         return f"num_splits is {config.num_splits}; expected at most {min(MOST_SPLITS, problem.seq_kv)}"
+    if config.cluster not in (1, most := own_cluster(problem, config, kernel, config.tile_m)):
+        known = "1" if most == 1 else "1 or 2"
+        return f"cluster is {config.cluster} with {kernel.name}; expected {known} here"
     if kernel.turns and config.tile_m % kernel.group_rows:
         return f"tile_m is {config.tile_m}; expected a multiple of {kernel.group_rows} rows"
     if config.tile_n % 8 or config.tile_n > 256:
         return f"tile_n is {config.tile_n}; expected a multiple of 8 up to 256"
-    return _does_not_fit(problem, config, gpu, kernel)
+    return _does_not_fit(problem, config, gpu)
 
 
-def _does_not_fit(
-    problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec, kernel: AttentionKernel
-) -> str | None:
+def _does_not_fit(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
     """One sentence: the resource that a tile exceeds, and by how much; None if it fits."""
-    tile = f"tile {config.tile_m}x{config.tile_n}"
-    if kernel is SM90:
+    tile, kernel = f"tile {config.tile_m}x{config.tile_n}", kernel_of(config, gpu)
+    if kernel in FLASH_SM90:
         groups = config.tile_m // kernel.group_rows
         if groups not in THREAD_REGISTERS:
             return f"{tile} has {groups} consumer groups; expected 1 to {max(THREAD_REGISTERS)}"
@@ -247,10 +270,10 @@ def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[At
     """All resolved configurations of a kernel that can run a problem, its default first."""
     own = resolved(problem, AttentionConfig(kernel=kernel), gpu)
     found = [own]
-    if kernel_of(own, gpu) is SM90:
-        size = _key_of(problem.head_dim)
+    if (found_kernel := kernel_of(own, gpu)) in FLASH_SM90:
         decode = problem.seq_q == 1 and not problem.lengths
-        for tile_m, tile_n in TILES[size]:
+        tiles = TILES[_key_of(problem.head_dim)] if found_kernel is SM90 else ((own.tile_m, own.tile_n),)
+        for tile_m, tile_n in tiles:
             for packed in (True, False) if problem.group > 1 else (False,):
                 tile = replace(own, tile_m=tile_m, tile_n=tile_n, pack_gqa=packed)
                 found.extend(replace(tile, num_splits=splits) for splits in (SPLITS if decode else (1,)))

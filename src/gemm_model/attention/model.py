@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from gemm_model.attention.tiles import (
     query_blocks,
     tile_count,
 )
-from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
-from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
@@ -84,6 +84,21 @@ class Demand:
     missed: FloatArray
     """Share of Q that misses in L2 because the call before did not leave it there."""
 
+    @property
+    def fresh(self) -> FloatArray:
+        """Share of the requested bytes that L2 misses."""
+        return np.asarray(self.dram_bytes / np.maximum(self.l2_bytes, 1.0))
+
+    @property
+    def l2_us(self) -> FloatArray:
+        """Time in which L2 serves all requests."""
+        return np.asarray(self.l2_bytes * (1.0 - self.merged) / self.silicon.l2_bytes_per_us)
+
+    @property
+    def apart(self) -> BoolArray:
+        """Whether the groups of an SM are CTAs with one slot a ring."""
+        return np.asarray((self.batch.stages == 1) & ~self.batch.turns)
+
 
 def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> Demand:
     """The demand of kernels, from their tiles and the card's instruction rates."""
@@ -98,16 +113,16 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
     mean_blocks = mean_over_tiles(batch, lambda blocks: blocks)
     loaders = np.where(batch.turns, 1.0, groups)
-    through_smem = np.where(batch.from_registers, 0.0, rows * batch.tile_n * batch.element_bytes)
+    through_smem_clk = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
+    through_smem_clk /= silicon.gpu.smem_bytes_per_clk_per_sm
     traffic = _traffic(batch, silicon, ctas * mean_blocks)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
     pv_rows = np.where(batch.from_registers, 0.0, rows)
     pv_bytes = batch.tile_n * (pv_rows + batch.readers * dim_v) * batch.element_bytes
     # FMAs compute emulated exponentials in parallel with the special function units.
-    exponential = np.maximum(
-        (1.0 - batch.emulated) / numbers.exponentials_per_clk, batch.emulated * EMULATION_SLOTS / LANES
-    )
+    special = (1.0 - batch.emulated) / numbers.exponentials_per_clk
+    exponential = np.maximum(special, batch.emulated * EMULATION_SLOTS / LANES)
     tiles = np.ceil(ctas / np.where(batch.turns, 1.0, groups))
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
     return Demand(
@@ -121,8 +136,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
         copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
-        correction=rows * dim_v * numbers.output_slots / LANES
-        + through_smem / silicon.gpu.smem_bytes_per_clk_per_sm,
+        correction=rows * dim_v * numbers.output_slots / LANES + through_smem_clk,
         k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
         v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
         start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
@@ -135,12 +149,11 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers
     )
 
 
+_Extent = tuple[FloatArray, FloatArray, FloatArray]
+
+
 def _product_clk(
-    batch: AttentionBatch,
-    silicon: Silicon,
-    numbers: AttentionNumbers,
-    extent: tuple[FloatArray, FloatArray, FloatArray],
-    read: FloatArray,
+    batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers, extent: _Extent, read: FloatArray
 ) -> FloatArray:
     """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory.
 
@@ -180,7 +193,7 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     footprint = np.bincount(batch.owner, q_bytes + o_bytes + kv_bytes).astype(np.float64)[batch.owner]
     missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
-    l2_bytes = blocks * batch.tile_n * both + q_bytes + o_bytes
+    l2_bytes = blocks * batch.tile_n * both / batch.cluster + q_bytes + o_bytes
     dram_bytes = (q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed
     return {
         "l2_bytes": l2_bytes,
@@ -222,45 +235,46 @@ class Times:
         return Times(**{name: getattr(self, name)[..., rows] for name in Times.__slots__})
 
 
+def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> StageTimes:
+    """The times of the stages of a key block at a clock; `at_work` SMs share L2 and DRAM."""
+    silicon = demand.silicon
+    # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
+    hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
+    load_clk = np.where(demand.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
+    return StageTimes(
+        load_k=load_clk * demand.k_bytes,
+        load_v=load_clk * demand.v_bytes,
+        latency=silicon.l2_latency_clk + demand.fresh * silicon.dram_latency_us * sm_clk_mhz,
+        **{name: getattr(demand, name) for name in StageTimes.__slots__ if hasattr(demand, name)},
+    )
+
+
+def _clk_per_byte(
+    demand: Demand, clk_mhz: FloatArray, at_work: FloatArray, from_dram: FloatArray
+) -> FloatArray:
+    l2_us = (1.0 - demand.merged) / demand.silicon.l2_bytes_per_us
+    shared_us = at_work * np.maximum(l2_us, from_dram / demand.silicon.dram_bytes_per_us)
+    return np.maximum(shared_us * clk_mhz, 1.0 / demand.silicon.port_bytes_per_clk)
+
+
 def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Times:
     """The times of each kernel's tiles at a clock; `at_work` SMs share L2 and DRAM."""
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
-    fresh = demand.dram_bytes / np.maximum(demand.l2_bytes, 1.0)
-    l2_us = (1.0 - demand.merged) / silicon.l2_bytes_per_us
-
-    def clk_per_byte(from_dram: FloatArray) -> FloatArray:
-        shared_us = at_work * np.maximum(l2_us, from_dram / silicon.dram_bytes_per_us)
-        return np.maximum(shared_us * sm_clk_mhz, 1.0 / silicon.port_bytes_per_clk)
-
-    each_clk = clk_per_byte(fresh)
-    # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
-    apart = (batch.stages == 1) & ~batch.turns
-    load_clk = np.where(apart, 1.0 / silicon.port_bytes_per_clk / demand.groups, each_clk)
-    stages = StageTimes(
-        load_k=load_clk * demand.k_bytes,
-        load_v=load_clk * demand.v_bytes,
-        latency=silicon.l2_latency_clk + np.minimum(fresh, 1.0) * silicon.dram_latency_us * sm_clk_mhz,
-        **{name: getattr(demand, name) for name in StageTimes.__slots__ if hasattr(demand, name)},
-    )
+    clk_per_byte = partial(_clk_per_byte, demand, sm_clk_mhz, at_work)
+    apart, stages = demand.apart, stages_at(demand, sm_clk_mhz, at_work)
     ends = np.empty((BLOCKS_SIMULATED, len(batch)))
     kinds = np.stack([np.where(apart, 1.0, demand.groups), batch.stages, batch.overlap])
     for kind in np.unique(kinds, axis=1).T:
         groups, rings, overlap = kind
         rows = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
         some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
-        ends[:, rows] = tile_ends(
-            some, groups=int(groups), stages=int(rings), overlap=bool(overlap), blocks=BLOCKS_SIMULATED
-        )
+        shape = {"groups": int(groups), "stages": int(rings), "blocks": BLOCKS_SIMULATED}
+        ends[:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
     store = demand.store_bytes / numbers.store_bytes_per_clk
     period = (ends[-1] - ends[-3]) / 2.0
-    bounds = np.stack(
-        [
-            demand.groups * (demand.qk + demand.pv),
-            demand.groups * demand.exponentials,
-            np.where(apart, period, _chain(demand)),
-            (demand.k_bytes + demand.v_bytes) * each_clk,
-        ]
-    )
+    units = (demand.groups * (demand.qk + demand.pv), demand.groups * demand.exponentials)
+    loads = (demand.k_bytes + demand.v_bytes) * clk_per_byte(demand.fresh)
+    bounds = np.stack([*units, np.where(apart, period, _chain(demand)), loads])
     longest = np.maximum(np.where(apart, period, bounds.max(axis=0)), 1.0)
     bounds[:3] += demand.copies
     order = numbers.overlap_order
@@ -288,45 +302,35 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     batch, silicon, sms = demand.batch, demand.silicon, demand.silicon.gpu.sm_count
     rounds = np.maximum(np.ceil(demand.tiles / sms), 1.0)
     left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
-    full, tail, alone = (
-        times_at(demand, clock, sharers)
-        for sharers in (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
-    )
+    sharers = (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
+    full, tail, alone = (times_at(demand, clock, each) for each in sharers)
     mean = full.mean_clk(batch)
-    asked = demand.l2_bytes * (1.0 - demand.merged) / silicon.l2_bytes_per_us
-    device = np.maximum(asked, demand.dram_bytes / silicon.dram_bytes_per_us)
+    device = np.maximum(demand.l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
     apart = np.asarray(smooth_maximum(alone.mean_clk(batch), device_clk, demand.numbers.overlap_order))
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
-    last = share * busiest_sm(
-        batch, demand.tiles, sms, mean, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks)
-    )
+
+    def tile_clk(rows: IntArray, blocks: FloatArray) -> FloatArray:
+        return full.some(rows).tile_clk(batch[rows], blocks)
+
+    last = share * busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail.mean_clk(batch), 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
-    dealt = of_lengths(batch, sms, lambda rows, blocks: full.some(rows).tile_clk(batch[rows], blocks))
+    dealt = of_lengths(batch, sms, tile_clk)
     last = np.where(dealt > 0.0, share * dealt, last)
     return full, share * mean, np.maximum(last, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
 class AttentionModel:
     """runtime = launch + busiest SM of its tiles + combining of splits, at the clock of that work."""
 
-    def __init__(
-        self,
-        gpu: GpuSpec,
-        numbers: AttentionNumbers | None = None,
-        silicon: Silicon | None = None,
-        *,
-        settled: bool = False,
-    ) -> None:
-        """`numbers` and `silicon` replace the package's, for what-ifs.
-
-        With `settled` the kernel runs back to back until the clock settles under the power cap.
-        """
-        self.gpu = gpu
-        self.numbers = numbers or attention_numbers()
-        self._silicon = silicon
-        self.settled = settled
+    gpu: GpuSpec
+    numbers: AttentionNumbers = field(default_factory=attention_numbers)
+    silicon: Silicon | None = None
+    """In place of the card's own, for what-ifs."""
+    settled: bool = field(default=False, kw_only=True)
+    """Whether the kernel runs back to back until the clock settles under the power cap."""
 
     def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
         """Predictions of kernels; raises RefusedKernelError for those that cannot run."""
@@ -340,7 +344,7 @@ class AttentionModel:
             except RefusedKernelError as error:
                 refused.append(error.at(index))
                 continue
-            silicon = self._silicon or silicon_of(self.gpu, kernels[index[0]][0].dtype.math_kind)
+            silicon = self.silicon or silicon_of(self.gpu, kernels[index[0]][0].dtype.math_kind)
             parts.append(self.predict_batch(batch, silicon))
         refuse_all(refused)
         found = parts[0] if len(parts) == 1 else interleaved(parts, rows)
@@ -362,14 +366,9 @@ class AttentionModel:
     def _clock(self, demand: Demand, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
         silicon = demand.silicon
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
-        busy_clk = busy_us * clock
-        math = blocks * (demand.qk - silicon.drain_clk + demand.pv) * demand.filled / busy_clk
-        rested = silicon.clock_mhz(
-            self.numbers.mma_current * math,
-            demand.l2_bytes / silicon.l2_bytes_per_us / busy_us,
-            demand.dram_bytes / silicon.dram_bytes_per_us / busy_us,
-            busy_us,
-        )
+        math = blocks * (demand.qk - silicon.drain_clk + demand.pv) * demand.filled / (busy_us * clock)
+        l2, dram = demand.l2_bytes / silicon.l2_bytes_per_us, demand.dram_bytes / silicon.dram_bytes_per_us
+        rested = silicon.clock_mhz(self.numbers.mma_current * math, l2 / busy_us, dram / busy_us, busy_us)
         if not self.settled:
             return np.asarray(rested)
         flop_per_us = math * clock * silicon.flop_per_clk * self.gpu.sm_count
@@ -397,11 +396,12 @@ class AttentionModel:
             per_kernel.sums(blocks * demand.groups * (demand.qk + demand.pv)),
             per_kernel.sums(blocks * demand.groups * demand.exponentials),
             per_kernel.sums(blocks * _chain(demand)),
-            per_kernel.sums(demand.l2_bytes * (1.0 - demand.merged)) / silicon.l2_bytes_per_us,
+            per_kernel.sums(demand.l2_us),
             dram_us,
             launch_us + combine_us,
         )
         runtime_us = np.where(work, launch_us + tiles_us + combine_us, 0.0)
+        bands = error_bands(self.gpu.name)
         return BatchPrediction(
             runtime_us=runtime_us,
             limiter=limiting(LIMITERS, bounds),
@@ -419,17 +419,16 @@ class AttentionModel:
                 "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
                 / np.maximum(tiles, 1.0),
                 "block_clk": per_kernel.most(times.period),
-                **{
-                    f"{name.lower().replace(' ', '_')}_us": each
-                    for name, each in zip(LIMITERS, bounds, strict=True)
-                },
+                **dict(
+                    zip((f"{name.lower().replace(' ', '_')}_us" for name in LIMITERS), bounds, strict=True)
+                ),
             },
             bytes_by_level={
-                level: per_kernel.sums(moved)
-                for level, moved in (("dram", demand.dram_bytes), ("l2", demand.l2_bytes))
+                "dram": per_kernel.sums(demand.dram_bytes),
+                "l2": per_kernel.sums(demand.l2_bytes),
             },
             caveats=self.gpu.caveats,
-            error_band=per_kernel.most(_bands(batch, self.gpu)),
+            error_band=per_kernel.most(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)]),
         )
 
     def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
@@ -438,12 +437,6 @@ class AttentionModel:
         waits_clk = batch.combine_latencies * batch.splits * silicon.l2_latency_clk
         read_us = per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
         return silicon.launch_us + read_us + per_kernel.most(waits_clk / silicon.gpu.sm_clk_mhz)
-
-
-def _bands(batch: AttentionBatch, gpu: GpuSpec) -> FloatArray:
-    """The error band of each row's kernel."""
-    bands = np.array([error_bands(name, gpu.name) for name in KERNELS])
-    return np.asarray(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)])
 
 
 def _chain(demand: Demand) -> FloatArray:

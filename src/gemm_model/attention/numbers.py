@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from gemm_model.config import read_yaml_mapping
 from gemm_model.config.numbers import NUMBERS_DIR, empirical, room_numbers
+from gemm_model.core.attention import KERNELS
+from gemm_model.core.batch import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +36,12 @@ MOST_DECODED = 256
 
 
 @cache
-def error_bands(kernel: str, gpu: str) -> tuple[float, float]:
-    """Relative error of 90 % of a kernel's measurements in decode and in prefill [1]; NaN without measurements."""
+def error_bands(gpu: str) -> FloatArray:
+    """Relative error of 90 % of measurements, of each of KERNELS in decode and prefill [1]; NaN where none is."""
     found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
-    if gpu != found["measured_on"]:
-        return math.nan, math.nan
-    bands = found["error_band"][kernel]
-    return float(bands["decode"]), float(bands["prefill"])
+    known = found["error_band"] if gpu == found["measured_on"] else {}
+    kinds = ("decode", "prefill")
+    return np.array([[known.get(name, {}).get(kind, np.nan) for kind in kinds] for name in KERNELS])
 
 
 @cache

@@ -9,8 +9,11 @@ from functools import partial
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch
+from gemm_model.core.attention import KERNELS
 from gemm_model.core.batch import FloatArray, IntArray
 
+TileClk = Callable[[IntArray, FloatArray], FloatArray]
+"""Times of tiles [clk] of some rows from their key blocks."""
 SAMPLED = 64
 """Query blocks sampled for the mean work of a sequence [blocks]; all masks; chosen: evenly spaced."""
 ROUNDS = 6
@@ -55,7 +58,8 @@ def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
     diagonal = np.where(batch.causal, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
     left = np.where(batch.window > 0, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
     # cuDNN masks every block where the last one is not whole.
-    left = np.where(batch.persistent & ~batch.causal & (batch.seq_kv % batch.tile_n > 0), blocks, left)
+    cudnn = batch.kernel == KERNELS.index("cudnn_attention")
+    left = np.where(cudnn & batch.turns & ~batch.causal & (batch.seq_kv % batch.tile_n > 0), blocks, left)
     return np.asarray(np.minimum(np.maximum(diagonal, 1.0) + left, blocks))
 
 
@@ -90,11 +94,7 @@ def mean_over_tiles(batch: AttentionBatch, value: Callable[[FloatArray], FloatAr
 
 
 def busiest_sm(
-    batch: AttentionBatch,
-    tiles: FloatArray,
-    workers: int,
-    mean_clk: FloatArray,
-    tile_clk: Callable[[IntArray, FloatArray], FloatArray],
+    batch: AttentionBatch, tiles: FloatArray, workers: int, mean_clk: FloatArray, tile_clk: TileClk
 ) -> FloatArray:
     """Time at which the last SM is done [clk], if each tile goes to the SM that is free first.
 
@@ -144,9 +144,7 @@ def _dealt(
     return np.asarray(np.minimum(loads.max(axis=0), filled))
 
 
-def of_lengths(
-    batch: AttentionBatch, workers: int, tile_clk: Callable[[IntArray, FloatArray], FloatArray]
-) -> FloatArray:
+def of_lengths(batch: AttentionBatch, workers: int, tile_clk: TileClk) -> FloatArray:
     """Time at which the last SM is done with kernels of variable lengths [clk]; 0 for other rows.
 
     Sequences follow each other, each from its last query block to its first. The SM that is free first takes

@@ -7,7 +7,7 @@ between events, with a warm L2.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,8 @@ GRAPH_US = 400.0
 MOST_CALLS, REPLAYS = 20, 7
 LARGEST_ERROR = 0.02
 """Largest relative error of a checked row of O [1]; bf16 and fp16; chosen: right ones have 0.003."""
-MEASURED = (
-    *("runtime_us", "min_us", "max_us", "calls", "samples_us", "relative_error", "disposition", "reason"),
-)
+FIGURES = ("runtime_us", "min_us", "max_us", "calls", "samples_us", "relative_error")
+MEASURED = (*FIGURES, "disposition", "reason")
 
 Call = Callable[[], torch.Tensor]
 
@@ -45,15 +44,12 @@ class Tensors:
     @classmethod
     def of(cls, problem: AttentionProblem, device: str) -> Tensors:
         """Random operands; normal, as the inputs of an attention after its norms are."""
-        lead_q: tuple[int, ...] = (problem.batch, problem.seq_q)
-        lead_kv: tuple[int, ...] = (problem.batch, problem.seq_kv)
+        lead = [[problem.batch, problem.seq_q], [problem.batch, problem.seq_kv]]
         if problem.lengths:
-            lead_q, lead_kv = ((sum(each),) for each in zip(*problem.lengths, strict=True))
-
+            lead = [[sum(each)] for each in zip(*problem.lengths, strict=True)]
         made = partial(torch.randn, dtype=TYPES[problem.dtype.name], device=device)
-        size, kv_heads = problem.head_dim, problem.kv_heads
-        k, v = (made(*lead_kv, kv_heads, each) for each in (size, problem.head_dim_v))
-        return cls(q=made(*lead_q, problem.heads, size), k=k, v=v)
+        k, v = (made(*lead[1], problem.kv_heads, size) for size in (problem.head_dim, problem.head_dim_v))
+        return cls(q=made(*lead[0], problem.heads, problem.head_dim), k=k, v=v)
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -116,48 +112,31 @@ def torch_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
     return call
 
 
-PROVIDERS = {
-    "flash_attention": flash_attention,
-    "cudnn_attention": torch_attention,
-    "flash_attention_2": torch_attention,
-}
+OF_TORCH = ("cudnn_attention", "flash_attention_2")
+PROVIDERS = {"flash_attention": flash_attention, **dict.fromkeys(OF_TORCH, torch_attention)}
 
 
 def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> float:
     """The largest relative error of three query rows of the first, middle and last sequence, against fp32."""
     worst = 0.0
-    for queries, keys, (seq_q, seq_kv) in _sequences(problem, tensors, out):
-        for row in {0, seq_q // 2, seq_q - 1}:
+    lengths = problem.lengths or ((problem.seq_q, problem.seq_kv),) * problem.batch
+    of_q, of_kv = ([pair[side] for pair in lengths] for side in (0, 1))
+    operands = ((tensors.q, of_q), (out, of_q), (tensors.k, of_kv), (tensors.v, of_kv))
+    parts = [each.reshape(-1, *each.shape[-2:]).split(sizes) for each, sizes in operands]
+    for number in {0, len(lengths) // 2, len(lengths) - 1}:
+        q, o, k, v = (part[number] for part in parts)
+        for row in {0, len(q) // 2, len(q) - 1} if len(q) and len(k) else ():
             head = row % problem.heads
-            last = row + seq_kv - seq_q if problem.causal else seq_kv - 1
+            last = row + len(k) - len(q) if problem.causal else len(k) - 1
             first = max(last - problem.window, 0) if problem.window else 0
-            k_head, v_head = (each[first : last + 1, head // problem.group].float() for each in keys)
-            scores = k_head @ queries[0][row, head].float() / problem.head_dim**0.5
+            k_head, v_head = (each[first : last + 1, head // problem.group].float() for each in (k, v))
+            scores = k_head @ q[row, head].float() / problem.head_dim**0.5
             if problem.softcap:
                 scores = problem.softcap * torch.tanh(scores / problem.softcap)
             wanted = torch.softmax(scores, 0) @ v_head
-            error = (queries[1][row, head].float() - wanted).norm() / wanted.norm()
+            error = (o[row, head].float() - wanted).norm() / wanted.norm()
             worst = max(worst, float(error)) if bool(torch.isfinite(error)) else float("inf")
     return worst
-
-
-_Sequence = tuple[list[torch.Tensor], list[torch.Tensor], tuple[int, int]]
-
-
-def _sequences(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> Iterator[_Sequence]:
-    """(Q, O), (K, V) and lengths of the first, middle and last sequence that have queries and keys."""
-    lengths = problem.lengths or [(problem.seq_q, problem.seq_kv)] * problem.batch
-    flat = [each.reshape(-1, *each.shape[-2:]) for each in (tensors.q, out, tensors.k, tensors.v)]
-    begin_q = begin_kv = 0
-    for number, (seq_q, seq_kv) in enumerate(lengths):
-        end_q, end_kv = begin_q + seq_q, begin_kv + seq_kv
-        if number in (0, len(lengths) // 2, len(lengths) - 1) and seq_q and seq_kv:
-            queries, keys = (
-                [each[begin_q:end_q] for each in flat[:2]],
-                [each[begin_kv:end_kv] for each in flat[2:]],
-            )
-            yield queries, keys, (seq_q, seq_kv)
-        begin_q, begin_kv = end_q, end_kv
 
 
 def times_us(call: Call) -> tuple[list[float], int]:
@@ -182,6 +161,8 @@ def _between_events(work: Callable[[], Any]) -> float:
 def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, Any]:
     """One row's MEASURED cells: times of a checked kernel, or why there are none."""
     try:
+        if config.kernel not in PROVIDERS:
+            raise KernelError(f"kernel is {config.kernel}; expected one of {', '.join(PROVIDERS)}")
         tensors = Tensors.of(problem, "cuda")
         call = PROVIDERS[config.kernel](problem, config, tensors)
         error = relative_error(problem, tensors, call())

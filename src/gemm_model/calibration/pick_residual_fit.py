@@ -19,6 +19,7 @@ from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernel_model.forest import Features
 from gemm_model.kernel_model.pick_residual import PickResidual, bounded, features
 from gemm_model.kernel_model.residual import OFF
+from gemm_model.tables.schema import understood
 from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 
 FAMILY = "cudnn"
@@ -47,7 +48,7 @@ def calls_of(tables: Sequence[Path], gpu: GpuSpec) -> Calls:
     ranker = Ranker(gpu, family=FAMILY, options={"residual": OFF})
     seen, expected_us, measured_us, layers = [], [], [], []
     for path in tables:
-        rows, _ = usable_rows(read_table(path), needs_tile=False)
+        rows, _ = usable_rows(understood(read_table(path)), needs_tile=False)
         rows = rows[rows["kernel"] == FAMILY]
         if "role" in rows:
             rows = rows[rows["role"].isin(ROLES)]

@@ -21,7 +21,7 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.schema import ROLE_OF_FIT, require_card
+from gemm_model.tables.schema import ROLE_OF_FIT, require_card, understood
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
@@ -67,7 +67,7 @@ def load_tables(
 
 def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: list[str]) -> pd.DataFrame:
     """The usable rows of one table, with their regime. Errors name the line."""
-    frame, left_out = usable_rows(read_table(path), needs_tile=True)
+    frame, left_out = usable_rows(understood(read_table(path)), needs_tile=True)
     require_card(frame, gpu)
     notes += [f"{path}: {sentence}" for sentence in left_out]
     table = _rows_to_fit(_own_rows(frame, path, family, notes), notes)

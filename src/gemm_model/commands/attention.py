@@ -12,13 +12,13 @@ from gemm_model.attention.model import attention_model
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import EXAMPLE, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
-from gemm_model.core.regimes import SUSTAINED
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import changes, explanation, prediction_fields, prediction_row
-from gemm_model.report.document import Document, File, plain, text_table
+from gemm_model.report.document import Document, File, plain, screen_text, text_table
 
 if TYPE_CHECKING:
     from gemm_model.attention.choice import AttentionChoice, AttentionRanking
+    from gemm_model.attention.explanation import AttentionExplanation
     from gemm_model.core.settings import Settings
 
 OPTIONS = ("attention", "attention_config")
@@ -26,9 +26,8 @@ OPTIONS = ("attention", "attention_config")
 
 def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
     """The options by which a verb is asked about attention in place of a GEMM."""
-    parser.add_argument(
-        "--attention", metavar="WORDS", help=f"an attention, in place of a GEMM: '{EXAMPLE}' (default: none)"
-    )
+    text = f"an attention, in place of a GEMM: '{EXAMPLE}' (default: none)"
+    parser.add_argument("--attention", metavar="WORDS", help=text)
     if config:
         parser.add_argument(
             "--attention-config",
@@ -73,9 +72,9 @@ def benchmark(args: argparse.Namespace) -> Document:
     return Document(result=result, text=lambda: text, apart=True)
 
 
-def _settings(args: argparse.Namespace, *used: str) -> Settings:
+def _settings(args: argparse.Namespace, *used: str, how: str = "with --attention") -> Settings:
     read = (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used)
-    common.refuse_unused(args, "with --attention", read)
+    common.refuse_unused(args, how, read)
     chosen = common.settings(args)
     if chosen.model != DEFAULT_MODEL:
         raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
@@ -86,12 +85,6 @@ def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProbl
     """Settings, problem and configuration of a verb about one kernel."""
     config = AttentionConfig.parse(args.attention_config)
     return _settings(args, *used), AttentionProblem.parse(args.attention), config
-
-
-def _refuse_settled(chosen: Settings) -> None:
-    """Raise InputError where an explanation is asked for at a settled clock, which it does not know."""
-    if chosen.options.get("regime") == SUSTAINED:
-        raise InputError(f"attention is not explained in the regime {SUSTAINED}; expected burst")
 
 
 def _place(chosen: Settings) -> dict[str, Any]:
@@ -106,15 +99,19 @@ def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     return fields | {name: value for name, value in more.items() if value}
 
 
-def answer(args: argparse.Namespace) -> compare.Answer:
-    """One attention kernel on the card of --gpu."""
-    from gemm_model.api import predict as predicted
+def _predicted(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionChoice]:
+    """Settings and problem of a verb about one kernel, and the resolved kernel with its prediction."""
     from gemm_model.attention.choice import AttentionChoice
     from gemm_model.attention.kernels import resolved
 
-    chosen, problem, config = _one(args, "sweep", "plot")
-    found = predicted(problem, config, chosen.gpu, options=chosen.options)
-    choice = AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
+    chosen, problem, config = _one(args, *used)
+    found = attention_model(chosen.gpu, chosen.options).predict([(problem, config)]).row(0)
+    return chosen, problem, AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
+
+
+def answer(args: argparse.Namespace) -> compare.Answer:
+    """One attention kernel on the card of --gpu."""
+    _, problem, choice = _predicted(args, "sweep", "plot")
     return _answer(choice, problem)
 
 
@@ -135,12 +132,14 @@ def best(args: argparse.Namespace) -> compare.Answer:
 
 def explained(args: argparse.Namespace) -> compare.Answer:
     """What limits an attention kernel on the card of --gpu."""
+    found = _why(*_one(args))
+    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
+
+
+def _why(chosen: Settings, problem: AttentionProblem, config: AttentionConfig) -> AttentionExplanation:
     from gemm_model.attention.explanation import explain_attention
 
-    chosen, problem, config = _one(args)
-    _refuse_settled(chosen)
-    found = explain_attention(problem, config, chosen.gpu)
-    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
+    return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options))
 
 
 def explored(args: argparse.Namespace) -> compare.Answer:
@@ -157,12 +156,8 @@ def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answe
 
 def predict(args: argparse.Namespace) -> Document:
     """The prediction of one attention kernel."""
-    from gemm_model.api import predict as predicted
-    from gemm_model.attention.kernels import resolved
-
-    chosen, problem, config = _one(args)
-    prediction = predicted(problem, config, chosen.gpu, options=chosen.options)
-    asked, kernel = problem_fields(problem), dict(resolved(problem, config, chosen.gpu).fields)
+    chosen, problem, choice = _predicted(args)
+    prediction, asked, kernel = choice.prediction, problem_fields(problem), dict(choice.config.fields)
     result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
     rows = [{**asked, **_place(chosen), **kernel, **prediction_row(prediction)}]
     text = partial(explanation, {**asked, **kernel}, prediction)
@@ -180,7 +175,7 @@ def rank(args: argparse.Namespace) -> Document:
     result: dict[str, Any] = {"problem": asked}
     if args.why_not is not None:
         model = attention_model(chosen.gpu, chosen.options)
-        text = why_not(ranking, AttentionConfig.parse(args.why_not), chosen.gpu, model)
+        text = why_not(ranking, AttentionConfig.parse(args.why_not), model)
         result["why_not"] = row = {"config": args.why_not, "answer": text}
     else:
         best = ranking.best.config
@@ -236,23 +231,18 @@ def explore(args: argparse.Namespace) -> Document:
 
 
 def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, AttentionRanking, File]:
-    from gemm_model.attention.explanation import explain_attention
     from gemm_model.report.page.attention import attention_page
 
     chosen, problem, ranking = _ranked(args, "html")
-    _refuse_settled(chosen)
-    explanation = explain_attention(problem, ranking.best.config, chosen.gpu)
-    page = common.page(args.html, lambda: attention_page(ranking, explanation, chosen.gpu.name))
+    found = _why(chosen, problem, ranking.best.config)
+    page = common.page(args.html, lambda: attention_page(ranking, found, chosen.gpu.name))
     return chosen, problem, ranking, page
 
 
 def explain(args: argparse.Namespace) -> Document:
     """What limits one attention kernel, and what other options would make of it."""
-    from gemm_model.attention.explanation import explain_attention
-
     chosen, problem, config = _one(args)
-    _refuse_settled(chosen)
-    found = explain_attention(problem, config, chosen.gpu)
+    found = _why(chosen, problem, config)
     prediction = found.prediction
     names = ("change", "predicted_us", "relative")
     what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
@@ -262,11 +252,7 @@ def explain(args: argparse.Namespace) -> Document:
         "kernel": found.config.fields,
         "prediction": prediction_fields(prediction),
         "limiter": found.limiter,
-        "mechanisms": [
-            {"name": unit.name, "time_us": unit.elasticity * prediction.runtime_us}
-            | {"share_of_runtime": unit.elasticity, "meaning": unit.meaning}
-            for unit in found.units
-        ],
+        "mechanisms": found.units,
         "wave_occupancy": tiles / (-(-tiles // sms) * sms) if tiles else 0.0,
     }
 
@@ -279,3 +265,46 @@ def explain(args: argparse.Namespace) -> Document:
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
     return common.document(chosen, result=plain(result), rows=what_if, text=text)
+
+
+def simulate(args: argparse.Namespace) -> Document:
+    """The event simulation of an attention kernel's longest tile on its SM."""
+    from gemm_model.commands.simulate import drawn
+    from gemm_model.timeline.attention import simulate_kernel
+
+    chosen, problem, config = _one(args, "trace", "plot", "events", "html")
+    timeline, blocks, found = simulate_kernel(problem, config, attention_model(chosen.gpu, chosen.options))
+    result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
+    parts = drawn(args, timeline, problem.name)
+    tile = f"a tile of {blocks} key blocks of a kernel of {found.runtime_us:.4g} us"
+    parts["notes"] += [tile, *found.caveats]
+    return common.document(chosen, result={**result, "k_tiles": blocks, "stages": timeline.stages}, **parts)
+
+
+def rank_table(args: argparse.Namespace) -> Document:
+    """The fastest configuration of each problem of a table."""
+    import pandas as pd
+
+    from gemm_model.attention.choice import rank_attention
+    from gemm_model.tables.attention import CONFIG_COLUMNS, attention_rows, understood_kernels
+    from gemm_model.tables.schema import place_of, table_name
+    from gemm_model.tables.table import read_table
+
+    frame = understood_kernels(read_table(args.input))
+    common.take_card(args, [frame])
+    chosen = _settings(args, "family", "input", how="with a table of attention")
+    model, found = attention_model(chosen.gpu, chosen.options), []
+    with common.progress("ranking", len(frame)) as advance:
+        for place, (problem, _) in enumerate(attention_rows(frame)):
+            try:
+                ranking = rank_attention(problem, chosen.gpu, args.family, model)
+            except InputError as error:
+                raise InputError(f"{table_name(frame)}: {place_of(frame, place)}: {error}") from None
+            best = ranking.best.prediction
+            told = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
+            found.append({**_place(chosen), **ranking.best.config.fields, **told, "gain": ranking.gain})
+            advance(1)
+    left_out = [name for name in ("gpu", "regime", *CONFIG_COLUMNS, *found[0], "runtime_us") if name in frame]
+    rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)
+    kept = ("seq_q", "seq_kv", "predicted_us", "limiter")
+    return common.document(chosen, rows=rows, notes=model.gpu.caveats, text=lambda: screen_text(rows, kept))

@@ -80,6 +80,8 @@ def run(args: argparse.Namespace) -> Document:
         return compare.compare(args, _best)
     if attention.asked(args):
         return attention.rank(args)
+    if attention.is_table(args.input):
+        return attention.rank_table(args)
     always = (*common.SETTINGS, *common.OUTPUT, "family")
     if args.emit in families() and "family" not in args.given:
         args.family = args.emit

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import common
+from gemm_model.commands import attention, common
 from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import (
     CALIBRATED,
@@ -20,7 +20,6 @@ from gemm_model.commands.pipeline_choice import (
 )
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import AUTO
 from gemm_model.core.settings import Settings
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.document import Document, File
@@ -28,12 +27,15 @@ from gemm_model.report.document import Document, File
 if TYPE_CHECKING:
     import pandas as pd
 
+    from gemm_model.pipeline.machine import Workload
     from gemm_model.timeline.kernel_timeline import KernelTimeline
+    from gemm_model.timeline.simulator import Timeline
     from gemm_model.timeline.trace import Trace
 
 EXAMPLES = (
     "--m 4096 --n 4096 --k 4096 --cta 128x256 --cluster 2x1 --trace trace.json --plot timeline.png",
     "--m 1024 --n 4096 --k 2048 --cta 128x128 --measured traced.csv.gz --plot overlay.svg",
+    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128' --plot pingpong.svg",
     "--m 512 --n 512 --k 512 --cta 64x64x64 --machine paper_a6000 --events --format csv",
 )
 OF_THE_MACHINE = ("consumers", "dma_warps")
@@ -42,9 +44,9 @@ OF_THE_TIMELINE = ("measured", "table", "sm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=True)
+    common.add_problem(parser, required=False)
     common.add_config(parser)
-    parser.set_defaults(stages=None)
+    attention.add_attention(parser)
     common.add_settings(parser)
     add_machine_options(parser)
     common.add_output(parser)
@@ -58,10 +60,11 @@ def run(args: argparse.Namespace) -> Document:
     common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
     common.check_suffix("table", args.table, common.TABLE_SUFFIXES)
     common.check_document(args, args.trace, args.table, args.plot, args.html)
-    if args.stages is not None and args.stages < 1:
-        raise InputError(f"--stages is {args.stages}; expected at least 1")
-    args.stages = args.stages or AUTO
     common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
+    if attention.asked(args):
+        return attention.simulate(args)
+    if "stages" in args.given and args.stages < 1:
+        raise InputError(f"--stages is {args.stages}; expected at least 1")
     if args.machine is not None:
         return _simulate_machine(args)
     chosen = common.settings(args)
@@ -177,17 +180,19 @@ def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace],
 
 def _simulate_machine(args: argparse.Namespace) -> Document:
     """One SM of the pipeline machine, event by event."""
-    from gemm_model.report.page.pipeline import pipeline_page
-    from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.simulator import simulate
-    from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
 
     common.refuse_given(args, OF_THE_TIMELINE, "on a pipeline machine")
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
-    table = event_table(timeline, work) if args.events else warp_table(timeline)
     shares = ", ".join(f"{taken}: {share:.0%}" for taken, share in timeline.occupancy_share().items())
-    shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
+    parts = drawn(args, timeline, title, work)
+    parts["notes"][:0] = [
+        f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, "
+        f"k tiles: {work.steps:.0f}, "
+        f"a ring of {timeline.stages} stages, consumers {machine.consumers}",
+        f"stages of the ring taken, share of the time: {shares}",
+    ]
     return Document(
         gpu=None if args.machine else common.settings(args).gpu.name,
         model=PIPELINE,
@@ -200,17 +205,23 @@ def _simulate_machine(args: argparse.Namespace) -> Document:
             "consumer_wait_us": timeline.consumer_wait() / PS_PER_US,
             "slots_taken_share": timeline.occupancy_share(),
         },
-        rows=table,
-        notes=[
-            f"{title}: {timeline.runtime_us:.3f} us; tiles an SM: {work.waves:.0f}, "
-            f"k tiles: {work.steps:.0f}, "
-            f"a ring of {timeline.stages} stages, consumers {machine.consumers}",
-            f"stages of the ring taken, share of the time: {shares}",
-            *(left_out if args.trace is not None else ()),
-        ],
-        files=[
-            (args.trace, lambda path: write_chrome_trace(path, *trace_events(shown, work, sms))),
-            (args.plot, lambda path: plot_timeline(timeline, path, title)),
-            common.page(args.html, lambda: pipeline_page(timeline, title)),
-        ],
+        **parts,
     )
+
+
+def drawn(
+    args: argparse.Namespace, timeline: Timeline, title: str, work: Workload | None = None
+) -> dict[str, Any]:
+    """Rows, notes and files of one SM's timeline."""
+    from gemm_model.report.page.pipeline import pipeline_page
+    from gemm_model.timeline.chrome_trace import write_chrome_trace
+    from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
+
+    shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
+    files = [
+        (args.trace, lambda path: write_chrome_trace(path, *trace_events(shown, work, sms))),
+        (args.plot, lambda path: plot_timeline(timeline, path, title)),
+        common.page(args.html, lambda: pipeline_page(timeline, title)),
+    ]
+    rows = event_table(timeline, work) if args.events else warp_table(timeline)
+    return {"rows": rows, "notes": left_out if args.trace is not None else [], "files": files}

@@ -13,12 +13,12 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
 
-KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2")
-"""Kernels of fused attention: of the package flash-attn-4, and those that torch's own attention runs."""
+KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
+"""Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""
 SCHEDULERS = ("auto", "in_order", "longest_first")
 """In which order tiles of unequal work start; 'auto' is the kernel's own."""
 AUTO = 0
-"""Value of `tile_m` and `tile_n` [1]; the kernel's own rule chooses; by definition."""
+"""Value of `tile_m`, `tile_n` and `cluster` [1]; the kernel's own rule chooses; by definition."""
 BF16 = element_type("bf16")
 OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
 EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
@@ -103,21 +103,18 @@ class AttentionProblem:
         if mask not in MASKS:
             raise InputError(f"attention begins with {mask[:40]!r}; expected words as in '{EXAMPLE}'")
         values = _words("attention", words, WORDS, f"words as in '{EXAMPLE}'")
-        values["causal"] = mask == "causal"
         for name in ("heads", "head_dim", "lengths" if "lengths" in values else "seq_q"):
             if name not in values:
                 raise InputError(f"attention lacks {name}=; expected words as in '{EXAMPLE}'")
-        return cls.of(**values)
+        return cls.of(causal=mask == "causal", **values)
 
     @property
     def name(self) -> str:
         """The problem as `parse` takes it."""
-        given = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if getattr(self, name)}
-        if self.lengths:
-            given = {name: value for name, value in given.items() if name not in ("batch", "seq_q", "seq_kv")}
-            given["lengths"] = self.lengths_text
-        words = [f"{name}={value}" for name, value in given.items()]
-        words += [f"softcap={self.softcap:g}"] if self.softcap else []
+        told = ("batch", "seq_q", "seq_kv") if self.lengths else ()
+        given = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if name not in told}
+        given |= {"lengths": self.lengths_text, "softcap": f"{self.softcap:g}" if self.softcap else ""}
+        words = [f"{name}={value}" for name, value in given.items() if value]
         return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
 
     @property
@@ -203,8 +200,9 @@ class AttentionConfig:
     each. `overlap_in_group` issues Q K^T of the next block before P V of this one; `pv_from_registers` keeps
     P in registers rather than in shared memory; `pack_gqa` puts the query heads that share K and V into the
     rows of one tile; `num_splits` CTAs share the keys of a tile, whose parts a second kernel combines.
-    `exp_emulated` is the share of the exponentials that FMAs compute in place of the SFU. AUTO tiles stand
-    for the kernel's own; a `pack_gqa` of None for whether heads share keys.
+    `exp_emulated` is the share of the exponentials that FMAs compute in place of the SFU. One load brings K and V
+    to the `cluster` CTAs of neighbouring tiles of queries. AUTO tiles and clusters stand for the kernel's own; a
+    `pack_gqa` of None for whether heads share keys.
     """
 
     kernel: str = KERNELS[0]
@@ -216,14 +214,15 @@ class AttentionConfig:
     pack_gqa: bool | None = None
     num_splits: int = 1
     scheduler: str = SCHEDULERS[0]
+    cluster: int = AUTO
     exp_emulated: float = 0.0
 
     def __post_init__(self) -> None:
         for name, known in (("kernel", KERNELS), ("scheduler", SCHEDULERS)):
             if getattr(self, name) not in known:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
-        for name in ("stages", "num_splits", "tile_m", "tile_n"):
-            if not name.startswith("tile") or getattr(self, name) != AUTO:
+        for name in ("stages", "num_splits", "tile_m", "tile_n", "cluster"):
+            if name in ("stages", "num_splits") or getattr(self, name) != AUTO:
                 require_size(self, name)
         if not 0.0 <= self.exp_emulated <= 1.0:
             raise InputError(f"exp_emulated is {self.exp_emulated!r}; expected a share from 0 to 1")

@@ -143,11 +143,9 @@ def _predicted(
     """All rows of one card, the predictions of those that are 'ok', and what is to be said of them."""
     model = create_model(chosen.model, chosen.gpu, chosen.options)
     of_attention = attention.is_attention_table(table)
-    if of_attention:
-        frame, disposition, notes = attention.measured_rows(table)
-    else:
-        frame, notes = usable_rows(table, needs_tile=model.needs_tile)
-        table, disposition = dispositions(table, needs_tile=model.needs_tile)
+    needs_tile = model.needs_tile and not of_attention
+    frame, notes = usable_rows(table, needs_tile=needs_tile)
+    table, disposition = dispositions(table, needs_tile=needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
 

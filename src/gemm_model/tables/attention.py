@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import numpy as np
 import pandas as pd
 
 from gemm_model.attention.model import AttentionModel
@@ -18,7 +17,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem, value_o
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
-from gemm_model.tables.table import OK, dispositions, refused_rows
+from gemm_model.tables.table import refused_rows
 
 PROBLEM_COLUMNS = (
     *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
@@ -26,8 +25,6 @@ PROBLEM_COLUMNS = (
 )
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
 COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
-NAMES = {"in_dtype": "dtype"}
-"""Columns that are another word of the problem."""
 
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
@@ -64,28 +61,14 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
 
 def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> BatchPrediction:
     """Predictions of all rows; raises InputError naming the row of a bad value or an impossible kernel."""
-    if not len(frame):
-        raise InputError(f"{table_name(frame)}: no rows; expected at least one")
     try:
         return model.predict(attention_rows(frame))
     except RefusedKernelError as refused:
         raise refused_rows(frame, refused) from None
 
 
-def measured_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, list[str]]:
-    """The rows with a measurement, the disposition of every row, and a sentence on those left out."""
-    _, disposition = dispositions(frame, needs_tile=False)
-    good = (disposition == OK).to_numpy()
-    rows = frame[good]
-    rows.attrs = dict(frame.attrs)
-    left = int(np.count_nonzero(~good))
-    notes = list(frame.attrs.get("notes", ()))
-    notes += [f"{left} rows without a measurement (column disposition) are left out"] if left else []
-    return rows, disposition, notes
-
-
 def _kernel(cells: dict[str, str]) -> tuple[AttentionProblem, AttentionConfig]:
-    named = {NAMES.get(name, name): text for name, text in cells.items() if text}
+    named = {"dtype" if name == "in_dtype" else name: text for name, text in cells.items() if text}
     values = {name: value_of(name, text) for name, text in named.items()}
     config = {name: values.pop(name) for name in CONFIG_COLUMNS if name in values}
     for name in ("heads", "head_dim"):

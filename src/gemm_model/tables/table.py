@@ -62,7 +62,7 @@ from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known
 from gemm_model.tables.kind_columns import asks_for_more, is_asked, with_kind_columns
-from gemm_model.tables.schema import place_of, table_name, understood
+from gemm_model.tables.schema import place_of, table_name
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
@@ -349,9 +349,8 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     """The rows that a model can be compared with, and a sentence on each group of rows that is left out.
 
     Left out are those of which `dispositions` says something else than 'ok'. The notes begin with those of
-    `schema.understood`, which gives the columns their names.
+    `schema.understood`, which gave the columns their names.
     """
-    frame = understood(frame)
     judged, disposition = dispositions(frame, needs_tile=needs_tile)
     kept = judged[(disposition == OK).to_numpy()]
     notes = list(frame.attrs.get("notes", ()))

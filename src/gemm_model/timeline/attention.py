@@ -7,12 +7,26 @@ checks the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate, pairwise
 
+import numpy as np
+
+from gemm_model.attention.batch import batch_of
+from gemm_model.attention.model import AttentionModel, demand_of, stages_at
 from gemm_model.attention.pipeline import StageTimes
-from gemm_model.timeline.simulator import Barrier, Clock, Span, Warp
+from gemm_model.attention.silicon import silicon_of
+from gemm_model.attention.tiles import key_blocks, query_blocks
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.errors import InputError
+from gemm_model.core.prediction import Prediction
+from gemm_model.pipeline.machine import PS_PER_US
+from gemm_model.timeline.simulator import Barrier, Clock, Span, Timeline, Warp
 
+_CAUSES = {"softmax": "scores", "exponentials": "the SFU", "correction": "outputs"}
+MOST_BLOCKS = 256
+"""Key blocks of a tile that are drawn [blocks]; long sequences; chosen: later ones repeat."""
 UNITS = {"qk": "tensor", "pv": "tensor", "exponentials": "sfu"}
 """Units that groups share, by what they do."""
 
@@ -107,13 +121,60 @@ class _Tile:
         self.turns.arrive(self.clock)
 
 
-def simulate_tile(
-    times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int
-) -> tuple[Span, ...]:
+def simulate_tile(times: StageTimes, *, groups: int, stages: int, overlap: bool, blocks: int) -> list[Span]:
     """The spans of one tile of `blocks` key blocks [clk], ordered by start; `step` is the key block, from 1.
 
     `times` are scalars.
     """
     tile = _Tile(times, groups, stages, blocks, overlap)
     tile.run()
-    return tuple(sorted(tile.spans, key=lambda span: (span.start, span.end)))
+    return sorted(tile.spans, key=lambda span: (span.start, span.end))
+
+
+def simulate_kernel(
+    problem: AttentionProblem, config: AttentionConfig, model: AttentionModel
+) -> tuple[Timeline, int, Prediction]:
+    """The longest tile of a kernel on its SM, how many key blocks it reads, and the kernel's prediction.
+
+    The timeline begins with the first load and ends with the last product of at most MOST_BLOCKS key blocks.
+    Raises InputError if the kernel cannot run or reads no key.
+    """
+    prediction = model.predict([(problem, config)]).row(0)
+    batch = batch_of([(problem, config)], model.gpu)
+    blocks = key_blocks(batch, query_blocks(batch) - 1.0)
+    row = int(blocks.argmax())
+    if not blocks[row]:
+        raise InputError(f"{problem.name} reads no key; expected a tile to draw")
+    demand = demand_of(batch, silicon_of(model.gpu, problem.dtype.math_kind), model.numbers)
+    clock = np.full(len(batch), prediction.details["sm_clk_mhz"])
+    stages = stages_at(demand, clock, np.minimum(demand.tiles, model.gpu.sm_count))
+    rings = int(batch.stages[row])
+    spans = simulate_tile(
+        StageTimes(**{name: float(getattr(stages, name)[row]) for name in StageTimes.__slots__}),
+        groups=1 if demand.apart[row] else int(demand.groups[row]),
+        stages=rings,
+        overlap=bool(batch.overlap[row]),
+        blocks=int(min(blocks[row], MOST_BLOCKS)),
+    )
+    drawn = [_drawn(span, PS_PER_US / clock[row]) for span in spans]
+    drawn += [
+        replace(before, kind="wait", start=before.end, end=after.start, reason=_CAUSES[after.kind])
+        for warp in {span.warp for span in drawn if span.warp.startswith("consumer")}
+        for before, after in pairwise(span for span in drawn if span.warp == warp)
+        if after.start > before.end
+    ]
+    drawn.sort(key=lambda span: (span.start, span.end))
+    freed = {span.step: span.end for span in drawn if span.kind == "qk"}
+    changes = [(span.start, 1) for span in drawn if span.kind == "load_k"]
+    changes = sorted(changes + [(end, -1) for end in freed.values()])
+    times, steps = zip(*changes, strict=True)
+    taken, end = tuple(zip(times, accumulate(steps), strict=True)), max(span.end for span in drawn)
+    timeline = Timeline(spans=tuple(drawn), occupancy=taken, end=end, stages=rings)
+    return timeline, int(blocks[row]), prediction
+
+
+def _drawn(span: Span, ps_per_clk: float) -> Span:
+    """A span in ps, with the tracks of `timeline.views`: a group's products stand apart from its other work."""
+    track = "MMAs" if UNITS.get(span.kind) == "tensor" else "consumer"
+    warp = "DMA" if span.warp == "producer" else f"{track} {int(span.warp.removeprefix('group ')) + 1}"
+    return replace(span, warp=warp, start=span.start * ps_per_clk, end=span.end * ps_per_clk)

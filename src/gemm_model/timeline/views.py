@@ -17,18 +17,28 @@ if TYPE_CHECKING:
 
 MOST_SLICES = 100_000
 """Slices of a trace [slices]; Perfetto; a file of so many takes 15 MB, and no screen shows more."""
-TRACK_ORDER = ("launch", "DMA", "DMA A", "DMA B", "consumer", "consumer 1", "consumer 2")
+TRACK_ORDER = (
+    *("launch", "DMA", "DMA A", "DMA B", "consumer"),
+    *(f"{track} {group}" for group in (1, 2, 3) for track in ("MMAs", "consumer")),
+)
 COLORS = {
     "init": "#b0b0b0",
     "load_a": "#4c78a8",
     "load_b": "#72b7b2",
+    "load_k": "#4c78a8",
+    "load_v": "#72b7b2",
     "math": "#54a24b",
+    "qk": "#54a24b",
+    "pv": "#88d27a",
     "epilogue": "#e45756",
+    "softmax": "#f58518",
+    "exponentials": "#e45756",
+    "correction": "#b279a2",
     "wait": "#eeeeee",
 }
 
 
-def event_table(timeline: Timeline, work: Workload) -> list[dict[str, Any]]:
+def event_table(timeline: Timeline, work: Workload | None = None) -> list[dict[str, Any]]:
     """One row for each event and wait of SM 0; times in us from the launch, `cta` counts from 0."""
     return [
         {
@@ -94,16 +104,17 @@ def thinned(timeline: Timeline, sms: int) -> tuple[Timeline, int, list[str]]:
 
 
 def trace_events(
-    timeline: Timeline, work: Workload, sms: int = 1
+    timeline: Timeline, work: Workload | None = None, sms: int = 1
 ) -> tuple[list[TraceEvent], list[TraceCounter]]:
     """The timeline for `chrome_trace`: one process for each of the first `sms` SMs, one track for each warp.
 
     SMs without a tile in the last wave end with the wave before.
     """
     events, counters = [], []
-    for sm in range(min(sms, int(min(work.ctas, work.ctas_per_wave)))):
+    ctas = 1.0 if work is None else work.ctas
+    for sm in range(min(sms, 1 if work is None else int(min(ctas, work.ctas_per_wave)))):
         process = f"SM {sm}"
-        spans = [span for span in timeline.spans if _cta(span, work, sm) < work.ctas]
+        spans = [span for span in timeline.spans if _cta(span, work, sm) < ctas]
         events += [
             TraceEvent(
                 process=process,
@@ -125,8 +136,9 @@ def trace_events(
     return events, counters
 
 
-def _cta(span: Span, work: Workload, sm: int) -> int:
-    return max(span.wave - 1, 0) * int(work.ctas_per_wave) + sm
+def _cta(span: Span, work: Workload | None, sm: int) -> int:
+    """The CTA of a span; without `work` there is one."""
+    return sm if work is None else max(span.wave - 1, 0) * int(work.ctas_per_wave) + sm
 
 
 def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:

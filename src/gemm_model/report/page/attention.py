@@ -13,10 +13,10 @@ SHOWN = 16
 def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation, gpu: str) -> Page:
     """The page of `explore` for an attention on a GPU of that name."""
     problem, best = ranking.problem, ranking.best.prediction
-    times = [
-        (f"{place}. {_name(each)}", each.prediction.runtime_us, each.prediction.limiter)
-        for place, each in enumerate(ranking.choices[:SHOWN], start=1)
-    ]
+    shown = [(place, _name(each), each.prediction) for place, each in enumerate(ranking.choices[:SHOWN], 1)]
+    times = [(f"{place}. {name}", found.runtime_us, found.limiter) for place, name, found in shown]
+    cells = [(str(place), name, f"{found.runtime_us:.4g}", found.limiter) for place, name, found in shown]
+    header = ("rank", "kernel", "us", "limiter")
     speed = problem.flop / best.runtime_us / 1e6 if best.runtime_us else 0.0
     return Page(
         title=f"Attention {problem.name}",
@@ -46,7 +46,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
                 ],
             ),
         ],
-        listings=[_listing(ranking)],
+        listings=[Listing(title="Ranking", note="The fastest configurations.", header=header, rows=cells)],
         notes=best.caveats,
     )
 
@@ -55,12 +55,3 @@ def _name(choice: AttentionChoice) -> str:
     config = choice.config
     splits = f" {config.num_splits} splits" if config.num_splits > 1 else ""
     return f"{config.tile_m}x{config.tile_n}{' packed' if config.pack_gqa else ''}{splits}"
-
-
-def _listing(ranking: AttentionRanking) -> Listing:
-    rows = [
-        (str(place), _name(choice), f"{choice.prediction.runtime_us:.4g}", choice.prediction.limiter)
-        for place, choice in enumerate(ranking.choices[:SHOWN], start=1)
-    ]
-    header = ("rank", "kernel", "us", "limiter")
-    return Listing(title="Ranking", note="The fastest configurations.", header=header, rows=rows)

@@ -18,12 +18,12 @@ from gemm_model.timeline.views import TRACK_ORDER
 SHOWN_SPANS = 1500
 """Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
 COLOR_OF = {
-    **dict.fromkeys(("load", "load_a"), "@blue"),
-    "load_b": "@teal",
-    **dict.fromkeys(("math", "mma"), "@olive"),
-    "epilogue": "@orange",
-    "store": "@purple",
-    "init": "@gray",
+    **dict.fromkeys(("load", "load_a", "load_k"), "@blue"),
+    **dict.fromkeys(("load_b", "load_v"), "@teal"),
+    **dict.fromkeys(("math", "mma", "qk"), "@olive"),
+    **dict.fromkeys(("epilogue", "exponentials"), "@orange"),
+    **dict.fromkeys(("store", "pv", "correction"), "@purple"),
+    **dict.fromkeys(("init", "softmax"), "@gray"),
     "wait": "@control",
 }
 """Colours of what warps do, in the order of the legend."""
