@@ -100,7 +100,7 @@ def why_not(ranking: AttentionRanking, config: AttentionConfig, model: Attention
     return (
         f"predicted {found.runtime_us:.4g} us, {more:.1%} more than the best ({best.runtime_us:.4g} us): "
         f"limited by {found.limiter}, {found.details['tiles']:.0f} tiles for {best.details['tiles']:.0f}, "
-        f"{found.phases_us['imbalance']:.3g} us of imbalance for {best.phases_us['imbalance']:.3g}"
+        f"{round(found.phases_us['imbalance'], 3):g} us of imbalance for {round(best.phases_us['imbalance'], 3):g}"
     )
 
 

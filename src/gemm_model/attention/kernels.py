@@ -123,7 +123,8 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
             192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
             256: 64 if problem.window else 80,
         }
-    return 192 if _key_of(size) <= 96 else 128, keys[_key_of(size)]
+    few = servers and _key_of(size) == 128 and problem.seq_q * problem.group <= WARPGROUP_ROWS
+    return 192 if _key_of(size) <= 96 else WARPGROUP_ROWS if few else 128, keys[_key_of(size)]
 
 
 def _key_of(head_dim: int) -> int:

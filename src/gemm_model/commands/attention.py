@@ -63,13 +63,17 @@ def benchmark(args: argparse.Namespace) -> Document:
         raise InputError("no --output given; expected the CSV to write")
     frame = understood_kernels(read_table(args.rows))
     rows = [{str(name): str(cell) for name, cell in row.items()} for row in frame.to_dict("records")]
-    output = args.output
     require_gpu()
     with common.progress("measuring", len(rows)) as advance:
-        good = measure_rows(rows, attention_rows(frame), output, advance)
-    result = {"file": output, "done": len(rows), "dispositions": {"ok": good, "failed": len(rows) - good}}
-    text = f"{good} of {len(rows)} rows measured: {output}"
-    return Document(result=result, text=lambda: text, apart=True)
+        good = measure_rows(rows, attention_rows(frame), args.output, advance)
+    result = {
+        "file": args.output,
+        "done": len(rows),
+        "dispositions": {"ok": good, "failed": len(rows) - good},
+    }
+    return Document(
+        result=result, text=lambda: f"{good} of {len(rows)} rows measured: {args.output}", apart=True
+    )
 
 
 def _settings(args: argparse.Namespace, *used: str, how: str = "with --attention") -> Settings:
