@@ -115,13 +115,16 @@ def _overlapping_turns(sm: _Sm) -> None:
     sm.slots["v"].append(done)
 
 
-def _end_of_overlapping(sm: _Sm) -> Values:
+def _last_products(sm: _Sm, v_full: Values) -> Values:
     """The end of the last PV if no key block follows; leaves `sm` unchanged."""
-    v_full = maximum(sm.producer, sm.slots["v"][0]) + sm.times.load_v + sm.times.latency
     tensor = sm.tensor
     for ready in sm.ready:
         tensor = maximum(maximum(ready, v_full), tensor) + sm.times.pv
     return tensor
+
+
+def _end_of_overlapping(sm: _Sm) -> Values:
+    return _last_products(sm, maximum(sm.producer, sm.slots["v"][0]) + sm.times.load_v + sm.times.latency)
 
 
 def _first_turns(sm: _Sm) -> None:
@@ -150,9 +153,4 @@ def _alternating_turns(sm: _Sm) -> None:
 
 
 def _end_of_alternating(sm: _Sm) -> Values:
-    """The end of the last PV if no key block follows; leaves `sm` unchanged."""
-    tensor, turn = sm.tensor, sm.turn
-    for ready in sm.ready:
-        tensor = maximum(maximum(maximum(ready, sm.v_full), turn), tensor) + sm.times.pv
-        turn = tensor
-    return tensor
+    return _last_products(sm, sm.v_full)  # a turn begins no later than the products in it

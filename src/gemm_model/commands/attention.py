@@ -66,14 +66,12 @@ def benchmark(args: argparse.Namespace) -> Document:
     require_gpu()
     with common.progress("measuring", len(rows)) as advance:
         good = measure_rows(rows, attention_rows(frame), args.output, advance)
-    result = {
-        "file": args.output,
-        "done": len(rows),
-        "dispositions": {"ok": good, "failed": len(rows) - good},
-    }
-    return Document(
-        result=result, text=lambda: f"{good} of {len(rows)} rows measured: {args.output}", apart=True
+    counts, text = (
+        {"ok": good, "failed": len(rows) - good},
+        f"{good} of {len(rows)} rows measured: {args.output}",
     )
+    result = {"file": args.output, "done": len(rows), "dispositions": counts}
+    return Document(result=result, text=lambda: text, apart=True)
 
 
 def _settings(args: argparse.Namespace, *used: str, how: str = "with --attention") -> Settings:
@@ -280,8 +278,7 @@ def simulate(args: argparse.Namespace) -> Document:
     timeline, blocks, found = simulate_kernel(problem, config, attention_model(chosen.gpu, chosen.options))
     result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
     parts = drawn(args, timeline, problem.name)
-    tile = f"a tile of {blocks} key blocks of a kernel of {found.runtime_us:.4g} us"
-    parts["notes"] += [tile, *found.caveats]
+    parts["notes"] += [f"a tile of {blocks} key blocks; all take {found.runtime_us:.4g} us", *found.caveats]
     return common.document(chosen, result={**result, "k_tiles": blocks, "stages": timeline.stages}, **parts)
 
 
