@@ -2,12 +2,15 @@
 
 import copy
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 
 import pytest
 import yaml
 
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code, load_compiled_code
+from tests.cases import cases
 from tests.typed_numbers import calibration
 
 SHIPPED = yaml.safe_load(COMPILED_CODE.read_text())
@@ -33,44 +36,19 @@ def test_quack_has_counts_of_its_own_and_others_have_those_of_nvcc():
         assert set(compiled_code(family).values()) == {"working_registers", "moved_registers", "waits"}
 
 
-def loaded(tmp_path, change):
-    """What is read of the shipped file with a change."""
+@pytest.mark.parametrize(*cases(__file__, "test_a_wrong_file_is_refused_in_a_sentence"))
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, changes, said):
+    """Each change puts a value in place of another one; null leaves it out."""
     found = copy.deepcopy(SHIPPED)
-    change(found["compiled_code"])
+    for place, value in changes.items():
+        *folders, name = place.split("/")
+        of = reduce(getitem, folders, found["compiled_code"])
+        of.pop(name, None)
+        of |= {} if value is None else {name: value}
     path = tmp_path / "compiled_code.yaml"
     path.write_text(yaml.safe_dump(found))
-    return load_compiled_code(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda found: found.pop("others"), "has no others"),
-        (lambda found: found["quack"].pop("waits"), "expected a mapping of working_registers"),
-        (lambda found: found["quack"].pop("split_waits"), "expected a mapping of working_registers"),
-        (
-            lambda found: found["quack"]["split_waits"].update(value=-1),
-            "split_waits is -1; expected a number",
-        ),
-        (lambda found: found["quack"]["waits"].pop("source"), "quack.waits is"),
-        (lambda found: found["quack"]["waits"].update(unit="clk"), "unit 'clk'; expected 'loads'"),
-        (lambda found: found["quack"]["waits"]["value"].pop("256x256"), "expected one for each tile"),
-        (lambda found: found["quack"]["waits"]["value"].pop("others"), "and others"),
-        (lambda found: found["quack"]["waits"]["value"].update(others=float("nan")), "others is nan"),
-        (lambda found: found["quack"]["moved_registers"]["value"].update({"256x256": -1}), "256x256 is -1"),
-        (lambda found: found["others"]["working_registers"].update(value="30"), "is '30'; expected a number"),
-        (
-            lambda found: (
-                found["others"]["moved_registers"]["value"].update(wide=3.0),
-                found["others"]["waits"]["value"].update(wide=1.0),
-            ),
-            "tile 'wide'; expected accumulators x columns",
-        ),
-    ],
-)
-def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, change, said):
     with pytest.raises(InputError, match=said) as refused:
-        loaded(tmp_path, change)
+        load_compiled_code(path)
     assert "\n" not in str(refused.value)
 
 

@@ -10,6 +10,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import emit
+from tests.cases import cases
 
 H200, B200 = load_gpu("h200"), load_gpu("b200")
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
@@ -92,32 +93,14 @@ def test_json_holds_problem_and_config():
     assert found["config"]["swap_ab"] is False
 
 
-@pytest.mark.parametrize(
-    ("target", "dtype", "swap", "gpu", "words"),
-    [
-        ("cudnn", "bf16", False, H200, "cannot emit 'cudnn'"),
-        ("triton", "bf16", True, H200, "swaps A and B"),
-        ("quack", "bf16", False, load_gpu("v100_sxm2"), "family 'quack' is not described on v100_sxm2"),
-        ("quack", "bf16", False, load_gpu("rtx_4090"), "family 'quack' is not described on rtx_4090"),
-        ("cutlass", "nvfp4", False, B200, "block-scaled kernels are not emitted"),
-        ("cutlass", "bf16", False, load_gpu("a100_sxm_80gb"), "no collective is emitted for sm80"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_cannot_be_said_is_refused"))
 def test_what_cannot_be_said_is_refused(target, dtype, swap, gpu, words):
     candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=128), swap_ab=swap)
     with pytest.raises(InputError, match=words):
-        emit(target, GemmProblem.of(64, 64, 64, dtype), candidate, gpu)
+        emit(target, GemmProblem.of(64, 64, 64, dtype), candidate, load_gpu(gpu))
 
 
-@pytest.mark.parametrize(
-    ("target", "kernel", "words"),
-    [
-        ("triton", {"cta_m": 128, "cta_n": 192}, "triton: tile 128x192 .* expected --family triton"),
-        ("triton", {"cta_m": 128, "cta_n": 128, "schedule": "pingpong"}, "schedule pingpong does not exist"),
-        ("cutlass", {"cta_m": 192, "cta_n": 128}, "cutlass: tile 192x128"),
-        ("quack", {"cta_m": 128, "cta_n": 8, "kernel": "cutlass"}, "quack: tile 128x8 .* quack kernels"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_kernel_that_the_library_lacks_is_not_emitted"))
 def test_a_kernel_that_the_library_lacks_is_not_emitted(target, kernel, words):
     with pytest.raises(InputError, match=words):
         emit(target, PROBLEM, Candidate(config=KernelConfig(**kernel)), H200)
@@ -129,33 +112,9 @@ def test_cutlass_tiles_of_64_rows_are_those_of_one_warpgroup():
     assert "cutlass::epilogue::TmaWarpSpecialized>" in text
 
 
-@pytest.mark.parametrize(
-    ("config", "dtype", "name"),
-    [
-        (
-            KernelConfig(cta_m=128, cta_n=256, cluster_m=4, raster="along_m", stages=4, kernel="cublas"),
-            "bf16",
-            "nvjet_sm90_tst_256x128_64x4_1x4_h_bz_coopA_TNT",
-        ),
-        (
-            KernelConfig(
-                **{"cta_m": 8, "cta_n": 256, "cluster_n": 4, "schedule": "pingpong", "raster": "along_n"},
-                **{"split_k": 3, "kernel": "cublas"},
-            ),
-            "bf16",
-            "nvjet_sm90_tst_256x8_64x6_4x1_v_bz_splitK_TNT",
-        ),
-        (
-            KernelConfig(
-                **{"cta_m": 64, "cta_n": 112, "cluster_n": 4, "schedule": "pingpong", "raster": "along_n"},
-                **{"split_k": 2, "stages": 9, "kernel": "cublas"},
-            ),
-            "e4m3",
-            "nvjet_sm90_qqtst_112x64_128x9_4x1_v_bz_algo2_splitK_TNN",
-        ),
-    ],
-)
-def test_cublas_text_is_the_pattern_of_a_measured_kernel_s_name(config, dtype, name):
+@pytest.mark.parametrize(*cases(__file__, "test_cublas_text_is_the_pattern_of_a_measured_kernel_s_name"))
+def test_cublas_text_is_the_pattern_of_a_measured_kernel_s_name(kernel, dtype, name):
+    config = KernelConfig(**kernel, kernel="cublas")
     problem = GemmProblem.of(4096, 4096, 4096, dtype)
     pattern, _, splits = emit("cublas", problem, Candidate(config=config), H200).partition(" with ")
     assert fnmatch(name, pattern)

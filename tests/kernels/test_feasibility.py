@@ -17,7 +17,7 @@ from gemm_model.tables.table import batch_from_frame
 from tests.cases import cases
 from tests.conftest import ROOT
 
-H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
+H200, B200 = load_gpu("h200"), load_gpu("b200")
 
 
 def config(cta_m, cta_n, **more):
@@ -89,28 +89,9 @@ def test_slow_fp8_accumulation_keeps_two_sets_of_accumulators():
     assert fast.spilled_registers[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kernel", "gpu", "word"),
-    [
-        ("nvfp4", config(128, 128), H200, "no fp4 math"),
-        ("fp8", config(128, 128), A100, "no fp8 math"),
-        ("bf16", config(128, 256, schedule="pingpong"), H200, "not one that"),
-        ("bf16", config(192, 288), H200, "not one that"),
-        ("bf16", config(128, 128, cluster_m=3), H200, "powers of two"),
-        ("bf16", config(128, 128, cluster_m=4, cluster_n=2), H200, "at most 4"),
-        ("bf16", config(128, 128, stages=12), H200, "do not hold"),
-        ("bf16", config(128, 128, stages=1), H200, "at least 2"),
-        ("bf16", config(256, 256), H200, "spill"),
-        ("fp8", config(128, 256), H200, "spill"),
-        ("bf16", config(128, 128, schedule="2cta", cluster_m=2), H200, "does not exist"),
-        ("bf16", config(128, 128, schedule="2cta"), B200, "even cluster_m"),
-        ("bf16", config(128, 512), B200, "not one that"),
-        ("bf16", config(128, 128, cta_k=24), H200, "MMA instruction"),
-        ("bf16", config(128, 128, split_k=100), H200, "split_k"),
-        ("bf16", config(128, 128, scheduler="stream_k"), H200, "static tiles and split_k alone"),
-    ],
-)
-def test_what_cannot_run_says_why_in_one_sentence(dtype, kernel, gpu, word):
+@pytest.mark.parametrize(*cases(__file__, "test_what_cannot_run_says_why_in_one_sentence"))
+def test_what_cannot_run_says_why_in_one_sentence(dtype, tile, others, name, word):
+    gpu, kernel = load_gpu(name), config(*tile, **others)
     problem = GemmProblem.of(4096, 4096, 4096, dtype)
     reason = check(problem, kernel, gpu)
     assert reason is not None

@@ -9,6 +9,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.kernels import mechanisms
 from gemm_model.kernels.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200
 from tests.typed_numbers import VALUES, numbers
 
@@ -66,18 +67,7 @@ def test_families_lack_what_their_hardware_does_not_have():
     assert family_of("quack", B200).absent_mechanisms == expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"tensor.efficiency": 9.0}, "number tensor.efficiency is 9.0; expected 0.75 to 1"),
-        ({"launch.kernel_us": -1.0}, "number launch.kernel_us is -1.0; expected 0.5 to 12 us"),
-        ({"launch.kernel_us": math.nan}, "number launch.kernel_us is nan; expected 0.5 to 12 us"),
-        ({"edge_tiles.row_clk": math.inf}, "row_clk is inf"),
-        ({"launch.kernel_us": "3"}, "number launch.kernel_us is '3'"),
-        ({"launch.kernel_us": True}, "number launch.kernel_us is True"),
-        ({"launch.lunch_us": 3.0}, "unknown number 'launch.lunch_us'"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_values_that_are_none_are_refused"))
 def test_values_that_are_none_are_refused(changes, sentence):
     with pytest.raises(InputError, match=sentence):
         numbers(changes)

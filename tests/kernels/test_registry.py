@@ -109,16 +109,7 @@ def test_what_warpgroup_mmas_and_tma_have_is_no_part_of_other_kernels():
         assert "edge_tiles" not in family_of(family, load_gpu("l40s")).mechanisms
 
 
-@pytest.mark.parametrize(
-    ("gpu", "family", "held", "math"),
-    [
-        ("h200", "quack", 1.0, 1.0),
-        ("b200_sxm", "quack", 0.0, 1.0),
-        ("b200_sxm", "cublas", 0.0, 1.0),
-        ("rtx_pro_6000_server", "cutlass", 0.0, 1.0),
-        ("l40s", "cublas", 1.0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_which_stages_wait_for_mmas"))
 def test_which_stages_wait_for_mmas(gpu, family, held, math):
     """Stages held beside the one that is multiplied, and whether a load comes behind its MMAs."""
     kernel = batch_of([(PROBLEM, KernelConfig(cta_m=128, cta_n=128, kernel=family))])
@@ -167,16 +158,7 @@ def test_one_table_mixes_families():
         assert mixed[row] == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"kernel": ["quack", "simt"]}, "family 'simt' is not described on h200"),
-        ({"stages": [4, 100]}, "row 1: tile 128x128 needs 32768 bytes .* do not hold 100 stages"),
-        ({"schedule": ["2cta", "pingpong"]}, "row 0: schedule 2cta does not exist for quack kernels on sm90"),
-        ({"kernel": ["triton", "quack"], "cta_n": [128, 100]}, "row 1: tile 128x100"),
-        ({"in_dtype": ["bf16", "mxfp8"]}, "row 1: block-scaled operands; quack kernels on sm90"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_row_that_cannot_run_is_named"))
 def test_a_row_that_cannot_run_is_named(columns, words):
     found = predict_table(frame(**columns), "h200")
     assert re.search(words, found.attrs["notes"][0])
@@ -190,20 +172,11 @@ def test_a_row_of_an_unknown_kernel_is_named():
         predict_table(frame(kernel=["quack", "nonsense"]), "h200")
 
 
-@pytest.mark.parametrize(
-    ("problem", "kernel", "words"),
-    [
-        (PROBLEM, {**SQUARE, "stages": 100}, "do not hold 100 stages"),
-        (PROBLEM, {"cta_m": 1, "cta_n": 1}, "tile 1x1"),
-        (PROBLEM, {**SQUARE, "schedule": "2cta"}, "schedule 2cta does not exist"),
-        (PROBLEM, {**SQUARE, "cluster_m": 3}, "cluster 3x1; expected powers of two"),
-        (GemmProblem.of(64, 64, 64, "bf16", b_dtype="fp8"), SQUARE, "operands of 16 and 8 bits"),
-        (GemmProblem.of(64, 64, 64, "mxfp8"), SQUARE, "block-scaled operands"),
-    ],
-)
-def test_what_cannot_run_gets_no_time(problem, kernel, words):
+@pytest.mark.parametrize(*cases(__file__, "test_what_cannot_run_gets_no_time"))
+def test_what_cannot_run_gets_no_time(types, kernel, words):
+    problem = GemmProblem.of(4096, 4096, 4096, **types)
     with pytest.raises(InputError, match=words):
-        predict(problem, KernelConfig(**kernel), "h200")
+        predict(problem, KernelConfig(**SQUARE | kernel), "h200")
 
 
 def test_what_spills_is_predicted_with_that_said():

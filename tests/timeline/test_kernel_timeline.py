@@ -13,6 +13,7 @@ from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline
 from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
+from tests.cases import cases
 from tests.timeline.trace_rules import broken_rules
 
 
@@ -44,23 +45,11 @@ def before_first_mma_us(regime):
     return 0.67 + 0.25 + first_load_us(tile_times(4096, 4096, 4096, (128, 256), regime=regime))
 
 
-KERNELS = [
-    ((4096, 4096, 4096, (128, 256), (2, 1)), {}),
-    ((4096, 4096, 4096, (128, 128), (2, 1), "pingpong"), {}),
-    ((2048, 4096, 7168, (128, 128), (1, 2), "pingpong", "fp8"), {}),
-    ((64, 24576, 1536, (64, 128)), {}),
-    ((300, 1000, 512, (128, 192), (2, 2)), {"regime": "counters"}),
-    ((100, 4096, 4096, (128, 128), (1, 1), "pingpong"), {"residual": "off"}),
-    ((16, 128, 64, (64, 128)), {}),
-    ((8192, 8192, 4096, (128, 256), (2, 1), "2cta", "fp8", "b200"), {}),
-    ((4096, 4096, 4096, (128, 128)), {"without": ["whole_waves", "epilogue"]}),
-    ((4096, 4096, 4096, (128, 256), (2, 1)), {"regime": "graph"}),
-    ((300, 1000, 512, (128, 192), (2, 2)), {"regime": "sustained"}),
-    ((8192, 8192, 64, (128, 128), (1, 1), "pingpong"), {}),
-]
+COUNTED = {"regime": "counters", "residual": "off"}
+NAMES, KERNELS = cases(__file__, "kernels")
 
 
-@pytest.mark.parametrize(("kernel", "options"), KERNELS)
+@pytest.mark.parametrize(NAMES, KERNELS)
 def test_it_ends_with_the_prediction_and_no_warp_does_two_things_at_once(kernel, options):
     drawn = timeline(*kernel, **options)
     rows = drawn.trace.rows
@@ -113,7 +102,7 @@ def test_ctas_start_one_after_the_other_in_every_regime(regime):
 def test_a_launch_holds_prologue_and_first_load_and_no_more():
     phases, first_us = {}, {}
     for name, kernel in (("cta", (512, 2048, 4096, (128, 128))), ("few rows", (64, 4096, 4096, (64, 128)))):
-        drawn = timeline(*kernel, regime="counters", residual="off")
+        drawn = timeline(*kernel, **COUNTED)
         first_us[name] = first_load_us(tile_times(*kernel, regime="counters"), name == "few rows")
         phases[name] = phases_of(drawn.trace)
         skew_us = phases[name]["start skew"]
@@ -135,7 +124,7 @@ def waited_us(drawn):
 
 
 def test_the_mean_cta_waits_less_for_data_than_the_slowest():
-    kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
+    kernel, of = (16, 8192, 4096, (64, 64)), COUNTED
     drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
     # One wave of 128 tiles, whose loads take almost three times as long as its MMAs.
     assert tile.full_wave_us > 2.9 * tile.period_us
@@ -148,7 +137,7 @@ def test_the_mean_cta_waits_less_for_data_than_the_slowest():
 
 
 def test_tensor_bound_tiles_wait_for_the_first_turn_of_the_ring_alone():
-    kernel, of = (4096, 4096, 1024, (128, 256)), {"regime": "counters", "residual": "off"}
+    kernel, of = (4096, 4096, 1024, (128, 256)), COUNTED
     drawn, tile = timeline(*kernel, (2, 1), **of), tile_times(*kernel, **of)
     each_us, mma_us = 0.87 * tile.operands_us / 16, tile.mma_us
     assert each_us < mma_us
@@ -162,7 +151,7 @@ def test_tensor_bound_tiles_wait_for_the_first_turn_of_the_ring_alone():
 
 
 def test_over_several_waves_the_mean_cta_is_nearer_to_the_slowest():
-    kernel, of = (2048, 2048, 2048, (64, 64)), {"regime": "counters", "residual": "off"}
+    kernel, of = (2048, 2048, 2048, (64, 64)), COUNTED
     drawn, tile = timeline(*kernel, **of), tile_times(*kernel, **of)
     # Eight waves: 1 / 0.87 - 1 over the root of eight is 0.0528. Loads go on while the tile is stored.
     each_us = tile.full_wave_us / 1.0528 / 32
@@ -177,7 +166,7 @@ def test_over_several_waves_the_mean_cta_is_nearer_to_the_slowest():
 
 
 def test_output_on_the_way_of_operands_holds_up_no_mmas():
-    kernel, of = (4096, 4096, 256, (128, 128)), {"regime": "counters", "residual": "off"}
+    kernel, of = (4096, 4096, 256, (128, 128)), COUNTED
     drawn = timeline(*kernel, schedule="pingpong", **of)
     tile = tile_times(*kernel, schedule="pingpong", **of)
     # Four k tiles of 32 KB are loaded, and a tile of 32 KB is stored. Eight waves as above: all of it takes
@@ -191,7 +180,7 @@ def test_output_on_the_way_of_operands_holds_up_no_mmas():
 
 
 def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
-    of = {"regime": "counters", "residual": "off"}
+    of = COUNTED
     skews = {}
     for kernel in ((16, 8192, 4096, (64, 64)), (2048, 2048, 2048, (64, 64)), (4096, 4096, 1024, (128, 256))):
         cluster = (2, 1) if kernel[0] == 4096 else (1, 1)
@@ -212,7 +201,7 @@ def test_ctas_end_a_wave_as_far_apart_as_they_start_and_as_they_share_loads():
 
 
 def test_what_a_tracer_reads_is_no_longer_waited_for():
-    kernel, of = (16, 8192, 4096, (64, 64)), {"regime": "counters", "residual": "off"}
+    kernel, of = (16, 8192, 4096, (64, 64)), COUNTED
     for dtype, waits in (("bf16", 63), ("e4m3", 31)):
         drawn = [timeline(*kernel, dtype=dtype, read_us=read_us, **of) for read_us in (0.0, 0.05)]
         # K tiles of 128 bytes after the first one.
@@ -222,14 +211,14 @@ def test_what_a_tracer_reads_is_no_longer_waited_for():
 
 def test_a_warp_that_spills_waits_for_data_that_are_there():
     kernel = (4096, 4096, 1024, (128, 256), (2, 1))
-    drawn = timeline(*kernel, dtype="e4m3", read_us=1.0, regime="counters", residual="off")
+    drawn = timeline(*kernel, dtype="e4m3", read_us=1.0, **COUNTED)
     # Eight k tiles of 128 bytes of K; the tracer's 1 us leaves nothing else.
     assert waited_us(drawn) == pytest.approx(8 * 0.03)
 
 
 @pytest.mark.parametrize(("schedule", "later_us"), [("pingpong", 0.19), ("cooperative", 0.0)])
 def test_a_pingpong_warpgroup_asks_for_its_turn_before_it_waits_for_data(schedule, later_us):
-    drawn = timeline(4096, 4096, 1024, (128, 128), (2, 1), schedule, regime="counters", residual="off")
+    drawn = timeline(4096, 4096, 1024, (128, 128), (2, 1), schedule, **COUNTED)
     waits, loads = drawn.trace.of_tiles("wait"), drawn.trace.of_tiles("load")
     waits = waits[waits["detail"] == "loaded data"].groupby("cta")["start_us"].min()
     loads = loads.groupby("cta")["start_us"].min()
@@ -238,7 +227,7 @@ def test_a_pingpong_warpgroup_asks_for_its_turn_before_it_waits_for_data(schedul
 
 def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
     kernel = (4096, 4096, 1024, (128, 128), (2, 1), "pingpong")
-    drawn = timeline(*kernel, regime="counters", residual="off")
+    drawn = timeline(*kernel, **COUNTED)
     waits, mma = (drawn.trace.of_tiles(name).query("cta == 0") for name in ("wait", "mma"))
     # The third tile of a CTA is its first warpgroup's second one, 66 clusters of two after the second.
     third = waits[waits["tile"] == 2 * 66].set_index("detail")
@@ -251,7 +240,7 @@ def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
     known_us = before["start_us"] + 11 * slot_us + 0.17
     assert third.loc["the next tile", "end_us"] == pytest.approx(known_us, abs=0.02)
     assert third.loc["its turn at the tensor cores", "start_us"] == third.loc["the next tile", "end_us"]
-    of_cutlass = timeline(*kernel, kernel="cutlass", regime="counters", residual="off")
+    of_cutlass = timeline(*kernel, kernel="cutlass", **COUNTED)
     assert "the next tile" not in set(of_cutlass.trace.rows["detail"])
 
 
@@ -266,8 +255,8 @@ def test_tiles_of_a_dynamic_kernel_go_to_the_pair_that_started_first():
 
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():
     # Waves of single CTAs; the model's epilogue of 128 x 128 outputs is that of two warpgroups.
-    drawn = timeline(4096, 4096, 4096, (128, 128), (1, 1), "pingpong", regime="counters", residual="off")
-    both = timeline(4096, 4096, 4096, (128, 128), regime="counters", residual="off")
+    drawn = timeline(4096, 4096, 4096, (128, 128), (1, 1), "pingpong", **COUNTED)
+    both = timeline(4096, 4096, 4096, (128, 128), **COUNTED)
     length = epilogues_us(drawn, cta=0)
     once = float(np.median(epilogues_us(both)))
     assert max(length) / min(length) == pytest.approx(2.15 / 0.9)
@@ -278,15 +267,12 @@ def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():
 
 def test_spilled_registers_and_parts_before_it_make_an_epilogue_longer():
     kernel = (4096, 4096, 1024, (128, 256), (2, 1))
-    plain = timeline(*kernel, regime="counters", residual="off")
-    spilled = timeline(*kernel, dtype="e4m3", regime="counters", residual="off")
+    plain = timeline(*kernel, **COUNTED)
+    spilled = timeline(*kernel, dtype="e4m3", **COUNTED)
     # Beside the other warpgroup's MMAs 2.1 to 0.7, of the last tile 1.75; the clocks differ by up to a tenth.
     ratio = np.array([max(epilogues_us(spilled)), min(epilogues_us(spilled))]) / max(epilogues_us(plain))
     assert ratio == pytest.approx([2.1 / 0.7, 1.75 / 0.7], rel=0.1)
-    whole, parts = (
-        timeline(64, 4096, 8192, (64, 128), split_k=count, regime="counters", residual="off")
-        for count in (1, 4)
-    )
+    whole, parts = (timeline(64, 4096, 8192, (64, 128), split_k=count, **COUNTED) for count in (1, 4))
     # Three parts may be before it: one and a half in the mean.
     longer_us = max(epilogues_us(parts)) - max(epilogues_us(whole))
     assert longer_us == pytest.approx(1.5 * 2.0, abs=0.05)
