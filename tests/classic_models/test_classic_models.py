@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.classic_models.ws_persistent import WSPersistentGEMMModel
 from gemm_model.core.dtypes import BlockScale, element_type
+from gemm_model.core.errors import InputError
 
 PRINTED = 1e-9
 
@@ -80,10 +83,30 @@ def test_multicast_divides_each_operand_by_the_cluster_across_it():
 
 def test_tiles_are_rounded_up_to_whole_clusters():
     # 3 tiles along m in clusters of 2 make 4; one along n; so the only wave uses 4 SMs.
-    problem = GemmProblem.of(300, 64, 64)
-    result = predict(problem, KernelConfig(cta_m=128, cta_n=64, cluster_m=2), "h200", "WSPersistentGEMMModel")
+    problem, config = GemmProblem.of(300, 64, 64), KernelConfig(cta_m=128, cta_n=64, cluster_m=2)
+    result = predict(problem, config, "h200", "WSPersistentGEMMModel", options={"l2_hit_rate": 0.5})
+    # Each loads 128 rows and half of 64 columns, of which half hit, and stores 128 x 64 outputs of two bytes.
+    assert result.bytes_by_level["dram"] == 4 * ((128 + 32) * 64 * 2 / 2 + 128 * 64 * 2)
+    # The first load brings 32 bytes, 16 elements, of each row to these SMs alone.
+    first_us = 4 * (128 + 32) * 32 / 2 / load_gpu("h200").dram_bytes_per_us
+    assert result.phases_us["first_load"] == pytest.approx(first_us)
+    assert result.bytes_by_level["l2"] == 4 * ((128 + 32) * 64 * 2 + 128 * 64 * 2)
     assert result.details["full_waves"] == 0
     assert result.details["last_wave_sms"] == 4
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, True, "0.4"])
+def test_a_hit_rate_that_is_no_share_is_refused(value):
+    with pytest.raises(InputError, match=f"l2_hit_rate is {value!r}; expected a number from 0 to 1"):
+        WSPersistentGEMMModel(load_gpu("h200"), l2_hit_rate=value)
+
+
+def test_types_that_a_card_lacks_are_refused():
+    with pytest.raises(InputError, match="has no fp8 math; expected one of"):
+        predict(FP8, FP8_CONFIG, "a100_sxm_80gb", "SOLModel")
+    with pytest.raises(InputError, match="has no fp8 math; expected one of"):
+        flop_per_clk_of("fp8", load_gpu("a100_sxm_80gb"))
+    assert flop_per_clk_of("fp8", load_gpu("h200")) == 8192
 
 
 def test_whole_waves_leave_no_partial_one():

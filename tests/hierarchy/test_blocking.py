@@ -25,6 +25,14 @@ def test_footprint_counts_registers_and_shared_memory():
     assert taken.ctas_per_sm == 65536 // (128 * 256) == 2
 
 
+def test_sums_of_tensor_cores_take_the_registers_of_warpgroups():
+    tensor_cores = datapath_of(H200, "tensor_cores", "bf16")
+    taken = footprint(blocking_of(parse_tiles(["cta:128x256"]), H200, tensor_cores, 3), H200, tensor_cores)
+    # Two warpgroups of 64 rows: 128 sums in each of their threads, and 24 registers.
+    assert (taken.threads, taken.registers_per_thread) == (256, 128 + 24)
+    assert taken.smem_bytes == 3 * (128 + 256) * 128
+
+
 @pytest.mark.parametrize(
     ("changes", "part"),
     [

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import blocking_of, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
@@ -33,6 +34,12 @@ def test_sparsity_doubles_the_rate_and_halves_the_bytes_of_a():
     # Half of the elements of 2 bytes, each with 2 bits that tell its place.
     assert sparse.a_bytes == 1.0 + 0.125
     assert sparse.b_bytes == 2.0
+
+
+@pytest.mark.parametrize("words", ["compression 0.5", "sparsity 4:2", "sparsity 0:4", "speed 2"])
+def test_changes_that_make_no_machine_are_refused(words):
+    with pytest.raises(InputError, match="expected 'compression 1.5'"):
+        variant(MACHINE, words)
 
 
 @pytest.mark.parametrize(("row_bytes", "clocks"), [(128, 32), (132, 1), (136, 2), (64, 16), (4, 1)])

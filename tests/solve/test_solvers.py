@@ -116,6 +116,13 @@ def test_the_runner_up_is_another_tile():
     assert found.runner_up.time_ps >= found.best.time_ps
 
 
+@pytest.mark.parametrize(("spare_bytes", "stages"), [(0, 3), (-1, 2)])
+def test_a_ring_may_fill_shared_memory_to_the_last_byte(spare_bytes, stages):
+    # A stage is (32 + 32) x 32 elements of two bytes.
+    space = TileSpace(tile_m=(32,), tile_n=(32,), tile_k=(32,), smem_bytes=3 * 4096 + spare_bytes)
+    assert legal_candidates(PipelineMachine(tiles=space)).stages.tolist() == [*range(1, stages + 1)]
+
+
 def test_an_empty_space_is_refused_by_both():
     machine = PipelineMachine(tiles=TileSpace(smem_bytes=1000))
     with pytest.raises(InputError, match="no legal tile; the smallest ring of one stage takes 4096 bytes"):
