@@ -1,6 +1,7 @@
 """Fit a card's numbers and those of its kernel families anew, all together, and train the residuals.
 
-python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--classes] [--no-residual] [--reports DIR]
+python scripts/refit.py [GPU] [--families A,B] [--free NUMBERS] [--no-residual] [--reports DIR]
+python scripts/refit.py [GPU] --classes | --never-timed
 
 Each calibration names the tables that it is fitted to. Sizes are held out in four folds: error bands and the figures in
 DIR/<gpu>.md come from fits that had not seen the size in any type, family or regime. Files are replaced when all
@@ -31,6 +32,7 @@ from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernel_model.calibration_file import (
     SPLIT_SITUATION,
     Calibration,
+    known_numbers,
     load_calibration,
     silicon_entries,
 )
@@ -52,20 +54,17 @@ MOST_ROWS = 2500
 WIDEST_INTERVAL = 1.0 / 3.0
 """Half-width of a 90 % interval over its number [1]: from there on it spans more than a factor of two."""
 FIXED = (
-    *(
-        "tensor.efficiency",
-        "port.efficiency",
-        "overlap.loads_dram_order",
-        "power.voltage_floor",
-        "power.steady_share",
-    ),
-    *("whole_waves.quantized", "scale_factors.row_bytes"),
-    *(
-        "pointer_stores.spilled_registers",
-        "fused_epilogue.ring_share",
-        "chain.gap_us",
-        "chain.cooperative_us",
-    ),
+    "tensor.efficiency",
+    "port.efficiency",
+    "overlap.loads_dram_order",
+    "power.voltage_floor",
+    "power.steady_share",
+    "whole_waves.quantized",
+    "scale_factors.row_bytes",
+    "pointer_stores.spilled_registers",
+    "fused_epilogue.ring_share",
+    "chain.gap_us",
+    "chain.cooperative_us",
 )
 """Numbers that direct measurements, or the kernels' code, tell exactly."""
 
@@ -266,6 +265,9 @@ def words() -> argparse.Namespace:
     parser.add_argument(
         "--classes", action="store_true", help="print what each rate class tells of others; writes nothing"
     )
+    parser.add_argument(
+        "--never-timed", action="store_true", help="print what the others tell of each family; writes nothing"
+    )
     parser.add_argument("--no-residual", action="store_true")
     parser.add_argument("--reports", type=Path, default=ROOT / "build" / "refit")
     parser.add_argument("--processes", type=int, default=2)
@@ -276,11 +278,8 @@ def main() -> int:
     args = words()
     gpu = load_gpu(args.gpu)
     folder = ROOT / "src" / "gemm_model" / "config" / "calibration" / gpu.name
-    named = (
-        args.families.split(",")
-        if args.families
-        else [path.stem for path in sorted(folder.glob("*.yaml")) if path.stem not in ("silicon", "cudnn")]
-    )
+    every = [path.stem for path in sorted(folder.glob("*.yaml")) if path.stem not in ("silicon", "cudnn")]
+    named = args.families.split(",") if args.families else every
     known = {name: load_calibration(f"{gpu.name}:{name}") for name in named}
     tables = [table for calibration in known.values() for table in tables_of(calibration, gpu)]
     entries = silicon_entries(gpu.name, gpu.name)
@@ -288,8 +287,9 @@ def main() -> int:
     start: dict[Kind, Mapping[str, float]] = {
         (name, kind): found.values() for name, each in known.items() for kind, found in each.numbers.items()
     }
-    if args.classes:
-        print(HEADER, *classes(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
+    if args.classes or args.never_timed:
+        told = classes if args.classes else never_timed
+        print(HEADER, *told(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
         return 0
     free, fit, fits = fitted(tables, gpu, start, names_to_fit(args), bounds)
     with ProcessPoolExecutor(args.processes) as processes:
@@ -351,6 +351,35 @@ def classes(
             rows, times = all_times(fit, replace(table, kind=seen), gpu, every)
             within = f"90 % within {_band(times.runtime_us, rows):.1%}"
             yield line_of(table, times.runtime_us, f"by {seen}, {within}")
+
+
+def never_timed(
+    tables: Sequence[Table],
+    gpu: GpuSpec,
+    start: Mapping[Kind, Mapping[str, float]],
+    names: Collection[str],
+    bounds: Mapping[str, tuple[float, float]],
+) -> Iterator[str]:
+    """A row for each plain table of a family: the card's numbers come from the other families' rows, its own from
+    another family and from what compiled code tells. Fits begin at each number's first value,
+    which the numbers of spills keep: only QuACK's kernels tell them.
+    """
+    plain = [table for table in tables if not table.situation]
+    first = {name: NUMBERS[name].start for name in names}
+    for family in dict.fromkeys(table.family for table in plain):
+        others = {kind: {**values, **first} for kind, values in start.items() if kind[0] != family}
+        groups = groups_of([table for table in plain if table.family != family], gpu, None)
+        free = identifiable(parameters(list(others), names), groups, gpu)
+        free = [each for each in free if not each.number.startswith("spilling.")]
+        fit = joint_fit(groups, gpu, others, free, bounds=bounds, evaluations=10)
+        donor = "cublas" if family == "quack" else "quack"
+        for table in plain:
+            if table.family == family and table.regime == "burst":
+                numbers = kernel_numbers(fit.numbers[donor, table.kind])
+                told = known_numbers(family_of(family, gpu), numbers, table.kind)
+                borrowed = replace(fit, numbers={(family, table.kind): numbers.having(told).values()})
+                _, times = all_times(borrowed, table, gpu, np.ones(len(table.rows), dtype=bool))
+                yield line_of(table, times.runtime_us, f"never timed, by {donor}")
 
 
 def names_to_fit(args: argparse.Namespace) -> list[str]:

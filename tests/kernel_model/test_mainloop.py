@@ -111,7 +111,7 @@ def test_mmas_and_signals_overlap_as_a_norm_of_order_8():
     [
         # 320 clocks of MMAs, 128 of additions at 64 a clock and 80 of draining; two warpgroups hide them.
         (64, "cooperative", 528, 336),
-        (64, "pingpong", 320 + 256 + 80, 336),
+        (64, "pingpong", 320 + 128 + 80, 336),
         (128, "cooperative", (656**8 + 528**8) ** (1 / 8), 656),
     ],
 )
@@ -126,14 +126,14 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
     ("cta_m", "cta_n", "adds_clk"),
     [
         # Rows of the MMA along m, along n, and along the longer extent: two blocks of 64, of which the last
-        # one's 64 x 80 or 64 x 64 sums are added at 32 a clock when no MMA is under way.
-        (128, 80, 160),
-        (80, 128, 160),
-        (64, 128, 128),
+        # one's 64 x 80 or 64 x 64 sums are added at 64 a clock when no MMA is under way.
+        (128, 80, 80),
+        (80, 128, 80),
+        (64, 128, 64),
         # Four blocks of eight columns.
-        (8, 256, 16),
+        (8, 256, 8),
         # One block of 160 columns.
-        (64, 160, 320),
+        (64, 160, 160),
     ],
 )
 def test_cublas_adds_a_blocks_slow_sums_beside_the_next_ones_mmas(cta_m, cta_n, adds_clk):

@@ -18,6 +18,8 @@ class CalibrationNumbers:
     fastest_over_sol: float = empirical("1", 0.1, 1.0)
     fast_row_power: float = empirical("1", 0.0, 10.0)
     slow_row_speed: float = empirical("1", 0.0, 1.0)
+    other_l2_bytes: float = empirical("B", 0.0, 1e7)
+    l2_bytes_per_cta: float = empirical("B", 0.0, 1e5)
 
 
 @cache

@@ -88,14 +88,14 @@ def _edges(batch: GemmBatch, schedule: TileSchedule, holders: Values) -> tuple[_
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
     a_edge = _Edge(
-        outside=minimum((1.0 - schedule.filled_m) * rows_m, 1.0),
+        outside=(1.0 - schedule.filled_m) * rows_m,
         rows=rows_m,
         along=batch.cluster_m,
         sharers=batch.cluster_n,
         readers=rows_n * batch.cluster_n,
     )
     b_edge = _Edge(
-        outside=minimum((1.0 - schedule.filled_n) * rows_n, 1.0),
+        outside=(1.0 - schedule.filled_n) * rows_n,
         rows=rows_n,
         along=batch.cluster_n * holders,
         sharers=batch.cluster_m / holders,

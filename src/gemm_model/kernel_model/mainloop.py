@@ -15,7 +15,6 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.kernel_model.numbers import kernel_model_numbers
@@ -174,9 +173,8 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion)
     If the compiler waits for each MMA, the pipe drains as often (`split_waits`). If blocks of rows are promoted
     in turn, MMAs hide the additions of all blocks but the last.
     """
-    pingpong = batch.schedule == PINGPONG
-    adds_per_clk = where(pingpong, promotion.pingpong_adds_per_clk, promotion.adds_per_clk)
-    adds_clk = batch.cta_m * batch.cta_n / (resources.warpgroups * resources.blocks_in_turn * adds_per_clk)
+    added_at_once = resources.warpgroups * resources.blocks_in_turn * promotion.adds_per_clk
+    adds_clk = batch.cta_m * batch.cta_n / added_at_once
     wait_clk = maximum(promotion.drain_clk - resources.beside_drain_clk, 0.0)
     return adds_clk + promotion.drain_clk + resources.split_waits * wait_clk
 

@@ -163,7 +163,6 @@ class Promotion:
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
 
     adds_per_clk: float
-    pingpong_adds_per_clk: float
     drain_clk: float
 
 
