@@ -102,7 +102,11 @@ def test_needed_and_misspelt_columns_are_named(gemm_model, tmp_path):
             "tokens,n,k",
             "expected m, n, k (its tokens are of served layers, for predict and rank",
         ),
-        ("rank", "heads,head_dim,seq_q", "(its heads are of attention, for predict and benchmark)"),
+        (
+            "portfolio",
+            "heads,head_dim,seq_q",
+            "(its heads are of attention, for predict, rank and benchmark)",
+        ),
     ):
         path.write_text(f"{columns}\n{','.join(['64'] * len(columns.split(',')))}\n")
         found = gemm_model(verb, "--input", path, *(["--max-kernels", "1"] if verb == "portfolio" else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -269,9 +270,8 @@ def explain(args: argparse.Namespace) -> Document:
     return common.document(chosen, result=plain(result), rows=what_if, text=text)
 
 
-def simulate(args: argparse.Namespace) -> Document:
-    """The event simulation of an attention kernel's longest tile on its SM."""
-    from gemm_model.commands.simulate import drawn
+def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> Document:
+    """The event simulation of an attention kernel's longest tile on its SM, as `drawn` shows a timeline."""
     from gemm_model.timeline.attention import simulate_kernel
 
     chosen, problem, config = _one(args, "trace", "plot", "events", "html")

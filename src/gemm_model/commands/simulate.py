@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> Document:
     common.check_document(args, args.trace, args.table, args.plot, args.html)
     common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     if attention.asked(args):
-        return attention.simulate(args)
+        return attention.simulate(args, drawn)
     if "stages" in args.given and args.stages < 1:
         raise InputError(f"--stages is {args.stages}; expected at least 1")
     if args.machine is not None:

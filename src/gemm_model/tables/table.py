@@ -96,7 +96,7 @@ CANNOT_RUN = "cannot_run"
 """Disposition of a kernel that the card cannot run."""
 OTHER_KINDS = {
     "tokens": "served layers, for predict and rank",
-    **dict.fromkeys(("heads", "head_dim"), "attention, for predict and benchmark"),
+    **dict.fromkeys(("heads", "head_dim"), "attention, for predict, rank and benchmark"),
 }
 """Kinds of tables without m, by a column."""
 LEFT_OUT = {
