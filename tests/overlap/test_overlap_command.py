@@ -24,8 +24,10 @@ def test_layer_as_json_with_trace(capsys, tmp_path):
     assert result["predicted_us"] < result["predicted_no_overlap_us"]
     assert result["build"]["clusters"] == 128
     assert len(document["rows"]) == 7 * 8
-    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
-    assert {"wait", "norm", "stream weights", "tail"} <= names
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {"wait", "norm", "stream weights", "tail"} <= {event["name"] for event in events}
+    ends_us = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+    assert max(ends_us) == pytest.approx(16 * result["predicted_us"], rel=1e-3)
 
 
 def test_surfaces_with_plot(capsys, tmp_path):

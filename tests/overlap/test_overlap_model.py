@@ -56,14 +56,27 @@ def case(**changes):
     return replace(LayerCase(m=8192, n=16, k=8192, build=BUILD, setting=NONE), **changes)
 
 
-def test_serialized_layer_is_the_sum_of_its_parts(gpu, options):
-    simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 4e6, "l2_bytes_per_us": 8e6, "activation_bytes_per_us": 1e12,
-        "serial_launch_us": 2.0, "previous_us": 1.0, "read_us": 0.5, "loaded_read_us": 9.0,
-        "loaded_store_us": 9.0, "head_us": 0.25, "tail_us": 3.0, "step_us": 0.01, "sm_bytes_per_us": 6e4,
-        "packed_sm_bytes_per_us": 6e4, "chain_us": 2.0,
-    }  # fmt: skip
-    model = create_model("OverlapModel", gpu, {**options, "parameters": simple})
+RATES = ("dram_bytes_per_us", "l2_bytes_per_us", "activation_bytes_per_us", "sm_bytes_per_us")
+
+
+@pytest.fixture
+def simple(gpu, options):
+    """A model by hand: rates that bound nothing, a tail of 3 us, a chain's start of 1 us, and what is given."""
+
+    def model(layers=16, **given):
+        values = dict.fromkeys(options["parameters"], 0.0)
+        values |= dict.fromkeys((*RATES, "packed_sm_bytes_per_us"), 1e15) | {"tail_us": 3.0, "chain_us": 1.0}
+        return create_model("OverlapModel", gpu, {**options, "parameters": values | given, "layers": layers})
+
+    return model
+
+
+def test_serialized_layer_is_the_sum_of_its_parts(simple):
+    model = simple(
+        **{"dram_bytes_per_us": 4e6, "sm_bytes_per_us": 6e4, "packed_sm_bytes_per_us": 6e4, "chain_us": 2.0},
+        **{"serial_launch_us": 2.0, "previous_us": 1.0, "read_us": 0.5, "head_us": 0.25, "step_us": 0.01},
+        **{"loaded_read_us": 9.0, "loaded_store_us": 9.0},
+    )
     # launch, one read of 8192 elements, 5 us more, stores; launch, head, 64 MiB at 4 TB/s, tail.
     expected = 2 + 0.5 + 5 + 1 + 2 + 0.25 + 8192 * 8192 / 4e6 + 3
     assert model.layer_us([case(serialized=True, extra_us=5.0)])[0] == pytest.approx(expected)
@@ -109,18 +122,16 @@ def test_sms_of_a_layer(gpu):
     assert chains.sms.tolist() == [132, 128]
     assert chains.packed_sms.tolist() == [80, 64]
     assert chains.free_sms.tolist() == [116, 68]
+    # 256 units of rows on 32 clusters are four tiles each, of 64 K tiles.
+    assert chains_of([case(build=replace(BUILD, clusters=32))], gpu).steps.tolist() == [4 * 64]
     # 128 CTAs find room on the 68 SMs beside 64 norms; of 160 the last 24 come when the norm has ended.
     more = case(m=5120, k=5120, n=64, build=replace(build, tile_n=64, stages=5))
     assert chains_of([more], gpu).free_sms[0] == pytest.approx(68 + 24)
 
 
-def test_layers_beside_each_other_are_packed(gpu, options):
+def test_layers_beside_each_other_are_packed(simple):
     """After an endless norm a layer takes its bytes beyond the rings over the rate of its SMs."""
-    simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 1e9, "l2_bytes_per_us": 1e9, "activation_bytes_per_us": 1e15,
-        "sm_bytes_per_us": 1e9, "packed_sm_bytes_per_us": 4e4, "tail_us": 3.0, "chain_us": 1.0,
-    }  # fmt: skip
-    model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 4})
+    model = simple(4, packed_sm_bytes_per_us=4e4)
     part = case(m=5120, k=5120, build=replace(BUILD, split_k=2, clusters=80), extra_us=500.0)
     early = replace(part, setting=OverlapSetting(overlap_ratio=0.5, prefetch_ratio=0))
     # Half of the 20 K tiles of a CTA are in its ring. A chain's first layer has nothing beside it.
@@ -131,13 +142,9 @@ def test_layers_beside_each_other_are_packed(gpu, options):
 
 
 @pytest.mark.parametrize(("sm_rate", "one_sm_alone_us"), [(1e9, 0.0), (2.5e4, 5.94)])
-def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, options, sm_rate, one_sm_alone_us):
+def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, simple, sm_rate, one_sm_alone_us):
     """One CTA an SM, no trigger: each norm starts on empty SMs and keeps 12 of 128 CTAs out until it ends."""
-    simple = dict.fromkeys(options["parameters"], 0.0) | {
-        "dram_bytes_per_us": 4e6, "l2_bytes_per_us": 1e9, "activation_bytes_per_us": 1e15,
-        "sm_bytes_per_us": sm_rate, "packed_sm_bytes_per_us": 1e9, "tail_us": 3.0, "chain_us": 1.0,
-    }  # fmt: skip
-    model = create_model("OverlapModel", gpu, {**options, "parameters": simple, "layers": 3})
+    model = simple(3, dram_bytes_per_us=4e6, sm_bytes_per_us=sm_rate)
     deep = case(build=replace(BUILD, stages=20), extra_us=500.0)
     weights, k_tiles = 8192 * 8192, 64
     assert chains_of([deep], gpu).blocked_share[0] == pytest.approx(12 / 128)
@@ -153,6 +160,13 @@ def test_ctas_kept_out_of_their_sms_start_with_empty_rings(gpu, options, sm_rate
     layer_us = 500 + main_us(12 / 128) + alone_us(12 / 128) + 3
     assert alone_us(12 / 128) == pytest.approx(one_sm_alone_us, abs=0.01)
     assert model.layer_us([deep])[0] == pytest.approx((1 + 3 * layer_us) / 3, rel=1e-6)
+
+
+def test_a_fill_that_begins_later_leaves_less_in_the_rings(simple):
+    """The norm lasts 2 of the 2.6 us in which the rings fill; 1980 clocks are one of them."""
+    late = case(build=replace(BUILD, fill_delay_clocks=1980), extra_us=2.0)
+    soon_us, late_us = simple(3, dram_bytes_per_us=4e6).layer_us([case(extra_us=2.0), late])
+    assert late_us - soon_us == pytest.approx(1.0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -246,6 +260,7 @@ def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest)
     """
     rows = accuracy(surfaces(*tables), gpu, model.parameters)
     assert len(rows) == count
+    assert (rows["settings"] == 56).all()
     assert rows["mean_error"].mean() < mean
     assert rows["mean_error"].max() < largest
     assert (rows["pick_us"] <= rows["serialized_us"]).all()

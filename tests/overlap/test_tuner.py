@@ -7,9 +7,9 @@ from gemm_model.config import load_config
 from gemm_model.core.gpu import load_gpu
 from gemm_model.models import model_for
 from gemm_model.overlap.config import OverlapSetting
-from gemm_model.overlap.model import LayerCase
+from gemm_model.overlap.model import LayerCase, chains_of
 from gemm_model.overlap.plan import plan_build
-from gemm_model.overlap.tuner import Grid, choose, considered_triggers, refine, tune
+from gemm_model.overlap.tuner import Grid, choose, considered_triggers, grid_of, refine, tune
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,13 @@ def test_other_triggers_and_fixed_shares_are_not_proposed():
     assert choose(grid([(0.9, -1.0), (0.25, 0.5), (0.25, -1.0)], [10.0, 10.0, 20.0])) == 2
     # A grid without the default: the fastest prediction.
     assert choose(grid([(0.9, -1.0), (0.25, 0.5)], [10.0, 9.0])) == 1
+
+
+def test_full_rings_wait_for_the_rest_of_a_long_previous_kernel(model):
+    """Of 500 us in which the previous kernel computes the rings take a few to fill."""
+    one = layer(500.0)
+    chains, lines = chains_of([one], model.gpu), model.timeline([one])
+    assert 490 < grid_of([one.setting], chains, lines).rings_wait_us[0] < 500
 
 
 def test_proposals(model):

@@ -32,9 +32,7 @@ def predicted(
             {
                 "kernel": name,
                 "rung": rung,
-                "m": shape[0],
-                "n": shape[1],
-                "k": shape[2],
+                **dict(zip("mnk", shape, strict=True)),
                 "predicted_us": run.runtime_us,
                 "predicted_tflops": tflops(shape, run.runtime_us),
                 "limiter": run.limiter,

@@ -18,7 +18,7 @@ from gemm_model.hierarchy.numbers import hierarchy_numbers
 SHAPE = (4096, 4096, 4096)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TextKernel:
     """One line of the text's table."""
 
@@ -34,28 +34,16 @@ def text_kernels() -> tuple[TextKernel, ...]:
     tiled = Blocking(
         cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
     )
-    return (
-        TextKernel(
-            name="naive",
-            measured_tflops=measured.text_naive_tflops,
-            blocking=replace(tiled, cta_k=1, stages=0, b_major="n"),
-            ctas_per_sm=2,
-        ),
-        TextKernel(
-            name="shared-memory tiling",
-            measured_tflops=measured.text_tiled_tflops,
-            blocking=tiled,
-            ctas_per_sm=2,
-        ),
-        TextKernel(
-            name="register tiling",
-            measured_tflops=measured.text_register_tflops,
-            blocking=Blocking(
-                cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
-            ),
-            ctas_per_sm=4,
-        ),
+    naive = replace(tiled, cta_k=1, stages=0, b_major="n")
+    registers = Blocking(
+        cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
     )
+    lines = (
+        ("naive", measured.text_naive_tflops, naive, 2),
+        ("shared-memory tiling", measured.text_tiled_tflops, tiled, 2),
+        ("register tiling", measured.text_register_tflops, registers, 4),
+    )
+    return tuple(TextKernel(*line) for line in lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

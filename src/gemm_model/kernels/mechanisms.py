@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
@@ -41,40 +41,17 @@ class Resource:
     """Times: a faster resource divides these fields of `GpuSpec`."""
 
 
+@cache
+def _descriptions() -> dict[str, Any]:
+    return tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
+
+
+def _resource(meaning: str, gpu_rates: Sequence[str] = (), gpu_times: Sequence[str] = ()) -> Resource:
+    return Resource(meaning=meaning, gpu_rates=tuple(gpu_rates), gpu_times=tuple(gpu_times))
+
+
 RESOURCES: Mapping[str, Resource] = {
-    TENSOR: Resource(
-        meaning="tensor cores: MMAs",
-        gpu_rates=("flop_per_clk_per_sm",),
-    ),
-    MMA_WARPS: Resource(
-        meaning="the MMA warps beside MMAs at each k tile: sums added in registers, scales, barriers, issue"
-    ),
-    SPILLING: Resource(meaning="registers beyond a thread's budget, stored to memory and loaded again"),
-    EPILOGUE: Resource(
-        meaning="converting, scaling and storing the tiles of one SM",
-        gpu_rates=("l2_write_bytes_per_clk_per_sm",),
-    ),
-    SMEM: Resource(
-        meaning="filling the shared memory of one SM", gpu_rates=("smem_fill_bytes_per_clk_per_sm",)
-    ),
-    SM_INGRESS: Resource(meaning="L2-to-SM bandwidth of one SM", gpu_rates=("l2_read_bytes_per_clk_per_sm",)),
-    GPC_INGRESS: Resource(
-        meaning="L2-to-SM bandwidth of one GPC", gpu_rates=("l2_read_bytes_per_clk_of_eight",)
-    ),
-    FILL: Resource(meaning="filling rows of tiles that lie outside the matrix"),
-    LATENCY: Resource(
-        meaning="load latency that the stages of the ring do not hide",
-        gpu_times=("dram_latency_ns", "l2_latency_clk"),
-    ),
-    L2: Resource(meaning="L2 bandwidth of the device", gpu_rates=("l2_read_gb_per_s",)),
-    DRAM: Resource(
-        meaning="DRAM bandwidth, and L2 writes of the bytes that DRAM delivers or receives",
-        gpu_rates=("dram_read_gb_per_s", "dram_clk_mhz", "l2_write_gb_per_s"),
-    ),
-    LAUNCH: Resource(
-        meaning="launch, descriptors, first load, last store",
-        gpu_times=("graph_launch_us", "event_pair_us", "next_cluster_us"),
-    ),
+    name: _resource(**found) for name, found in _descriptions()["resources"].items()
 }
 """Resources that share a runtime (`kernel_model/elasticity.py`), by name."""
 TIMES, RATES = ("us", "clk"), ("B/clk", "1/clk")
@@ -576,11 +553,6 @@ def _numbers_of(record: Any, mechanism: str, prefix: str = "") -> tuple[Number, 
             Number(name=prefix + name, **{each.name: known[each.name] for each in fields(Number)[1:]})
         )
     return tuple(found)
-
-
-@cache
-def _descriptions() -> dict[str, Any]:
-    return tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
 
 
 MECHANISMS: tuple[Mechanism, ...] = _mechanisms()

@@ -159,11 +159,10 @@ QUACK_SM90 = KernelFamily(
     mechanisms=WGMMA_MECHANISMS,
 )
 
-QUACK_SM100 = KernelFamily(
-    name="quack",
+QUACK_SM100 = replace(
+    QUACK_SM90,
     architectures=("sm100",),
-    dependent_launch=True,
-    knows=ON_DATA_CENTERS,
+    loader_deals=False,
     space=replace(QUACK_SM90.space, cta_m=(64, 128), schedules=("cooperative", "2cta"), split_k=(1,)),
     resources=ResourceRules(
         offers_tile=warpgroup_mma.tcgen05_tile,
@@ -179,10 +178,10 @@ QUACK_SM100 = KernelFamily(
     mechanisms=TENSOR_MEMORY_MECHANISMS,
 )
 
-QUACK_SM120 = KernelFamily(
-    name="quack",
+QUACK_SM120 = replace(
+    QUACK_SM90,
     architectures=("sm120",),
-    dependent_launch=True,
+    loader_deals=False,
     knows=ELEMENTWISE,
     space=replace(
         QUACK_SM90.space, cta_m=(64, 128, 256), cta_n=(*range(32, 257, 32),), clusters=((1, 1),), split_k=(1,)
@@ -195,7 +194,7 @@ QUACK_SM120 = KernelFamily(
         mma_registers=sm120_registers,
         block_scaled=True,
     ),
-    tile_order=TileOrder(name="groups in serpentines", serpentine=True, scheduler=FIRST_COME),
+    tile_order=replace(SERPENTINE, splits="rounds", scheduler=FIRST_COME),
     mechanisms=OWN_MECHANISMS,
 )
 

@@ -15,8 +15,9 @@ from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import LayerCase, OverlapParameters, chains_of, timeline
 from gemm_model.tables.columns import COUNT, SIZE, TIME, NumberColumn, read_columns
 
+BUILD_COLUMNS = ("a_type", "b_type", "split_k", "stages", "clusters", "fill_delay_clocks")
 CASE_COLUMNS = (
-    *("m", "n", "k", "a_type", "b_type", "split_k", "stages", "clusters", "fill_delay_clocks"),
+    *("m", "n", "k", *BUILD_COLUMNS),
     *("extra_clocks", "serialized", "overlap_ratio", "prefetch_ratio", "layer_us"),
 )
 CASE_NUMBERS = {
@@ -75,20 +76,14 @@ def cases_of(table: pd.DataFrame, gpu: GpuSpec) -> list[LayerCase]:
 
 
 def _case(row: dict[Hashable, Any], gpu: GpuSpec) -> LayerCase:
+    build = KernelBuild(
+        **{name: row[name] for name in BUILD_COLUMNS},
+        tile_n=-(-row["n"] // 8) * 8,
+        dependent_launch=not row["serialized"],
+    )
     return LayerCase(
-        m=row["m"],
-        n=row["n"],
-        k=row["k"],
-        build=KernelBuild(
-            a_type=row["a_type"],
-            b_type=row["b_type"],
-            tile_n=-(-row["n"] // 8) * 8,
-            split_k=row["split_k"],
-            stages=row["stages"],
-            clusters=row["clusters"],
-            fill_delay_clocks=row["fill_delay_clocks"],
-            dependent_launch=not row["serialized"],
-        ),
+        **{name: row[name] for name in ("m", "n", "k")},
+        build=build,
         setting=OverlapSetting(overlap_ratio=row["overlap_ratio"], prefetch_ratio=row["prefetch_ratio"]),
         extra_us=row["extra_clocks"] / gpu.sm_clk_mhz,
         serialized=bool(row["serialized"]),

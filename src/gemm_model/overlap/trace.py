@@ -31,20 +31,16 @@ def trace_of_events(
         found: NDArray[np.float64] = (times - zero) / NS_PER_US
         return found
 
-    place: dict[str, Any] = {"sm": sm, "cta": np.arange(len(events))}
-    waits = {"start_us": us(start), "end_us": us(previous_done)}
+    cta = np.arange(len(events))
+
+    def until(times: NDArray[np.int64], **texts: Any) -> pd.DataFrame:
+        """Rows of all CTAs, from their start on."""
+        return new_rows(len(events), sm=sm, cta=cta, start_us=us(start), end_us=us(times), **texts)
+
     rows = [
-        new_rows(len(events), role="CTA", activity="resident", start_us=us(start), end_us=us(end), **place),
-        new_rows(
-            len(events),
-            role="producer",
-            activity="load",
-            tile=place["cta"],
-            start_us=us(start),
-            end_us=us(loaded),
-            **place,
-        ),
-        new_rows(len(events), role="B producer", activity="wait", detail=PREVIOUS_KERNEL, **waits, **place),
+        until(end, role="CTA", activity="resident"),
+        until(loaded, role="producer", activity="load", tile=cta),
+        until(previous_done, role="B producer", activity="wait", detail=PREVIOUS_KERNEL),
     ]
     info = TraceInfo(
         source="measured",

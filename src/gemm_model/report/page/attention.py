@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
 from gemm_model.report.page.content import Fact, Listing, Page, band_text, bars
+from gemm_model.report.page.kernel import what_if_bars
 
 SHOWN = 16
 """Configurations in the plot and the list [1]; attention; chosen: as of GEMMs."""
@@ -36,15 +37,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
                 "share of the runtime (%)",
                 [(each.name, 100.0 * each.elasticity, each.meaning) for each in explanation.units],
             ),
-            bars(
-                "What if",
-                "Time that each change would save.",
-                "time saved (%)",
-                [
-                    (each.change, 100.0 * (1.0 - each.relative), f"{each.runtime_us:.4g} us")
-                    for each in explanation.what_if
-                ],
-            ),
+            what_if_bars(explanation),
         ],
         listings=[Listing(title="Ranking", note="The fastest configurations.", header=header, rows=cells)],
         notes=best.caveats,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
+from gemm_model.attention.explanation import AttentionExplanation
 from gemm_model.choice.selection import Ranking
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
@@ -156,7 +157,7 @@ def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -
     )
 
 
-def what_if_bars(explanation: Explanation) -> Figure:
+def what_if_bars(explanation: Explanation | AttentionExplanation) -> Figure:
     """Bars of the time saved by each what-if, best first."""
     shown = [
         (each.change, 100.0 * (1.0 - each.relative), f"<b>{each.change}</b><br>{each.runtime_us:.4g} us")

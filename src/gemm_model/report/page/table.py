@@ -15,6 +15,22 @@ NO_MEASUREMENTS = (
     "This table holds no measurements (column runtime_us): the S-curve, predicted against measured and the "
     "errors are left out."
 )
+OF_MEASURED = {
+    "s_curve": (
+        "S-curve",
+        "Predicted over measured runtime of every kernel, sorted; above 1 is pessimistic.",
+    ),
+    "predicted_measured": (
+        "Predicted against measured",
+        "Points have the colour of what limits the kernel (see the filters); the dotted line is a perfect "
+        "prediction.",
+    ),
+    "ratio_by_time": (
+        "Ratio by time",
+        "Median of predicted over measured, and the band of 80 % of the kernels, from the fastest to the slowest.",
+    ),
+}
+"""Title and note of the figures of a table with measurements, by kind."""
 FILTERS = {"type": "Type", "family": "Family", "limiter": "Limiter"}
 
 
@@ -94,27 +110,8 @@ def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
 
 
 def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[TableFigure]:
-    figures = []
-    if measured:
-        figures += [
-            TableFigure(
-                title="S-curve",
-                note="Predicted over measured runtime of every kernel, sorted; above 1 is pessimistic.",
-                kind="s_curve",
-            ),
-            TableFigure(
-                title="Predicted against measured",
-                note="Points have the colour of what limits the kernel (see the filters); "
-                "the dotted line is a perfect prediction.",
-                kind="predicted_measured",
-            ),
-            TableFigure(
-                title="Ratio by time",
-                note="Median of predicted over measured, and the band of 80 % of the kernels, from the "
-                "fastest to the slowest.",
-                kind="ratio_by_time",
-            ),
-        ]
+    shown = OF_MEASURED if measured else {}
+    figures = [TableFigure(title=title, note=note, kind=kind) for kind, (title, note) in shown.items()]
     if "dram_bytes" in columns.numbers:
         figures.append(
             TableFigure(
