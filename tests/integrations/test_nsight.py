@@ -80,11 +80,33 @@ def test_what_a_fault_would_count_is_told_by_its_name(fault):
 
 def test_a_kernel_as_it_was_meant_has_no_distance():
     meant = world()
-    counted = {**counts_of(meant), "sm_cycles": 420000.0}
-    found = beside(meant, CountedKernel(name="meant", counted=counted))
+    counted = counts_of(meant)
+    cycles = counted["duration_us"] * float(meant.composed().times.sm_clk_mhz)
+    found = beside(meant, CountedKernel(name="meant", counted={**counted, "sm_cycles": 0.9 * cycles}))
     assert found.as_meant == pytest.approx(0.0, abs=1e-9)
-    ratios = [row["ratio"] for row in found.rows if row["what"] != "sm_clk_mhz"]
-    assert ratios == pytest.approx([1.0] * len(COUNTS))
+    ratios = {row["what"]: row["ratio"] for row in found.rows}
+    assert (ratios.pop("sm_cycles"), ratios.pop("sm_clk_mhz")) == pytest.approx((0.9, 0.9))
+    assert list(ratios.values()) == pytest.approx([1.0] * (len(COUNTS) + 1))
+    hits = next(row["counted"] for row in found.rows if row["what"] == "l2_hit_share")
+    assert hits == pytest.approx(1.0 - counted["dram_read_bytes"] / counted["l2_read_bytes"])
+
+
+def test_rows_of_one_metric_each_are_the_same_kernels(tmp_path):
+    """What ncu prints without `--page raw`, each metric in a unit of its own."""
+    wide = read_export(export(tmp_path / "wide.csv", KERNEL))
+    header = (*HEADER[:3], "Metric Name", "Metric Unit", "Metric Value")
+    cells = [(*KERNEL[:3], *each) for each in zip(METRICS, UNITS[3:], COUNTED, strict=True)]
+    cells[0] = (*cells[0][:4], "us", "260")
+    others = [
+        ("1", "memset", "(1, 1, 1)", metric, unit, "7")
+        for metric, unit in zip(METRICS, UNITS[3:], strict=True)
+    ]
+    path = export(tmp_path / "long.csv", *cells[1:], *others, header=header, units=cells[0])
+    assert [each.name for each in read_export(path)] == [NVJET, "memset"]
+    assert read_export(path)[0] == wide[0]
+    path.write_text(path.read_text().replace("sm__cycles_elapsed.max", "x"))
+    with pytest.raises(InputError, match="kernel 1: no column sm__cycles_elapsed.max; expected what this"):
+        read_export(path)
 
 
 @pytest.mark.parametrize(

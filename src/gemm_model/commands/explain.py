@@ -107,7 +107,9 @@ def run(args: argparse.Namespace) -> Document:
     page = common.page(
         args.html, lambda: kernel_page(problem, found, chosen.gpu, _called(config, chosen.gpu))
     )
-    return replace(_document(chosen, result, what_if, lambda: before + _text(found)), files=[page])
+    return replace(
+        _document(chosen, result, what_if, lambda: before + _text(problem, found, chosen.gpu)), files=[page]
+    )
 
 
 def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
@@ -371,7 +373,19 @@ def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, text_table(suspects[:3])])
 
 
-def _text(found: Explanation) -> str:
+def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
+    """A bar for each level of memory, up to its roof."""
+    from gemm_model.report.page.kernel import level_roofs
+
+    lines, speed = [], problem.flop / found.prediction.runtime_us
+    for level, _, _, roof in level_roofs(problem, found, gpu):
+        moved = f"{found.prediction.bytes_by_level[level] / 1e6:.4g} MB"
+        bar = "#" * round(BAR * speed / roof)
+        lines.append(f"{level:4} {speed / roof:6.1%} {bar:{BAR}} of {roof / 1e6:.4g} TFLOP/s; {moved}")
+    return lines
+
+
+def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
     from gemm_model.kernel_model.explanation import limits
 
     prediction, achieved = found.prediction, found.achieved
@@ -398,8 +412,12 @@ def _text(found: Explanation) -> str:
     ]
     if found.advice:
         lines += ["", "WHAT WOULD HELP: another value of one setting", changes(found.advice)]
-    moved = ", ".join(f"{level} {value / 1e6:.4g} MB" for level, value in prediction.bytes_by_level.items())
-    lines += ["", f"BYTES: {moved}", "", "WHAT IF", changes(found.what_if)]
+    lines += [
+        "",
+        "ROOFLINE BY LEVEL: how much of the speed that its bytes allow",
+        *_roofs(problem, found, gpu),
+    ]
+    lines += ["", "WHAT IF", changes(found.what_if)]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
 

@@ -37,7 +37,7 @@ UNITS: Mapping[str, float] = {
 """Factors of ncu's units to its base units."""
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
-KERNEL, GRID = "Kernel Name", "Grid Size"
+KERNEL, GRID, METRIC = "Kernel Name", "Grid Size", "Metric Name"
 STATIC = SCHEDULERS[0]
 
 
@@ -81,16 +81,31 @@ def read_export(path: Path) -> list[CountedKernel]:
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
         raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
-    reader = csv.DictReader(lines)
-    units = next(reader)
-    missing = [name for name in (KERNEL, *METRICS) if name not in units]
-    if missing:
-        raise InputError(f"{path}: no column {', '.join(missing)}; expected what this exports: {COMMAND}")
-    found = [_kernel(cells, units, f"{path}, kernel {row}") for row, cells in enumerate(reader, start=1)]
+    found = [
+        _kernel(cells, units, f"{path}, kernel {row}")
+        for row, (cells, units) in enumerate(_rows(lines), start=1)
+    ]
     return sorted(found, key=lambda each: -each.counted["duration_us"])
 
 
+def _rows(lines: list[str]) -> list[tuple[dict[str, str], dict[str, str]]]:
+    """Cells and units of each kernel: a row each, or without `--page raw` one for each of its metrics."""
+    reader = csv.DictReader(lines)
+    if METRIC not in (reader.fieldnames or ()):
+        units = next(reader)
+        return [(cells, units) for cells in reader]
+    found: dict[str | None, tuple[dict[str, str], dict[str, str]]] = {}
+    for line in reader:
+        cells, units = found.setdefault(line.get("ID"), ({}, {}))
+        cells |= {**line, line[METRIC]: line.get("Metric Value", "")}
+        units |= {line[METRIC]: line.get("Metric Unit", "")}
+    return list(found.values())
+
+
 def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> CountedKernel:
+    missing = [name for name in (KERNEL, *METRICS) if name not in cells]
+    if missing:
+        raise InputError(f"{where}: no column {', '.join(missing)}; expected what this exports: {COMMAND}")
     counted = {}
     for metric, (name, factor) in METRICS.items():
         text, unit = (cells[metric] or "").replace(",", ""), units[metric] or ""
@@ -128,18 +143,21 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
     if config.split_k > 1 or config.scheduler != STATIC:
         # Partial sums reach L2 as reductions; the profiler does not count those as writes.
         counted.pop("l2_write_bytes", None)
-    counts = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}
-    clock = kernel.counted["sm_cycles"] / kernel.counted["duration_us"]
-    told, off = {**counted, "sm_clk_mhz": clock}, deviations(composed, counted)
+    predicted = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}
+    predicted["sm_cycles"] = predicted["duration_us"] * float(composed.times.sm_clk_mhz)
+    off = deviations(composed, counted)
+    for each in (predicted, counted):
+        each["sm_clk_mhz"] = each["sm_cycles"] / each["duration_us"]
+        each["l2_hit_share"] = max(1.0 - each["dram_read_bytes"] / max(each["l2_read_bytes"], 1.0), 0.0)
     rows = [
         {
             "what": name,
-            "counted": told[name],
+            "counted": counted[name],
             "predicted": value,
-            "ratio": told[name] / value if value else None,
+            "ratio": counted[name] / value if value else None,
             "spreads": off.get(name),
         }
-        for name, value in {**counts, "sm_clk_mhz": float(composed.times.sm_clk_mhz)}.items()
+        for name, value in predicted.items()
     ]
     return Beside(
         kernel=kernel,

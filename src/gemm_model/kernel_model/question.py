@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gemm_model.classic_models.throughput import flop_per_clk_of
-from gemm_model.core.batch import numbers_of
+from gemm_model.core.batch import GemmBatch, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
@@ -81,10 +81,14 @@ class World:
         knowledge = self._known()[2]
         return knowledge.calibration.intervals.get(knowledge.served, {})
 
-    def _known(self) -> tuple[Any, KernelModel, Knowledge]:
-        """The kernel as a row, its model without a residual, and what serves it."""
+    def rows(self) -> GemmBatch:
+        """The kernel as a row of numbers."""
+        return numbers_of(self.problem, self.config)
+
+    def _known(self) -> tuple[GemmBatch, KernelModel, Knowledge]:
+        """The kernel's row, its model without a residual, and what serves it."""
         options = {name: value for name, value in self.options.items() if name not in ("residual", "without")}
-        model, row = KernelModel(self.gpu, **options, residual=OFF), numbers_of(self.problem, self.config)
+        model, row = KernelModel(self.gpu, **options, residual=OFF), self.rows()
         return row, model, model.knowledge(family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind])
 
     def having(self, values: Mapping[str, float]) -> World:
@@ -151,7 +155,7 @@ def _number(text: str, word: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0.0 < value < UNLIMITED:
-        raise InputError(f"what-if {text!r}; expected a number above 0, such as x1.5")
+        raise InputError(f"what-if {text!r}; expected a number above 0 and below {UNLIMITED:g}, such as x1.5")
     return value
 
 

@@ -101,43 +101,44 @@ def _of_kernel(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> 
     return [
         mechanism_bars(explanation),
         way_to_peak_bars(explanation),
-        level_roofline(problem, explanation.prediction, gpu),
+        level_roofline(problem, explanation, gpu),
         what_if_bars(explanation),
         wave_timeline(explanation.prediction),
     ]
 
 
-def level_bandwidths(gpu: GpuSpec) -> dict[str, float]:
-    """Bandwidth in bytes/us of each level of memory, all SMs together."""
-    return {
+def level_roofs(
+    problem: GemmProblem, found: Explanation, gpu: GpuSpec
+) -> list[tuple[str, float, float, float]]:
+    """Levels of memory, each with its bandwidth [bytes/us], FLOP for each of its bytes, and the roof [FLOP/us]."""
+    moved, runtime_us = found.prediction.bytes_by_level, found.prediction.runtime_us
+    bandwidths = {
         "dram": gpu.dram_bytes_per_us,
-        "l2": gpu.l2_read_gb_per_s * 1e3,
+        "l2": moved["l2"] / max(found.busy["L2"] * runtime_us, 1e-9),
         "smem": gpu.smem_bytes_per_clk_per_sm * gpu.sm_count * gpu.sm_clk_mhz,
     }
+    peak, levels = gpu.flop_per_us(problem.math_kind), []
+    for level, bandwidth in bandwidths.items():
+        if moved[level]:
+            intensity = problem.flop / moved[level]
+            levels.append((level, bandwidth, intensity, min(peak, bandwidth * intensity)))
+    return levels
 
 
-def level_roofline(problem: GemmProblem, prediction: Prediction, gpu: GpuSpec) -> Figure:
+def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> Figure:
     """A roof for each level of memory, and the kernel under each at its own intensity."""
-    peak = gpu.flop_per_us(problem.math_kind)
-    speed = problem.flop / prediction.runtime_us
-    bandwidths = level_bandwidths(gpu)
-    levels = [
-        name for name in prediction.bytes_by_level if name in bandwidths and prediction.bytes_by_level[name]
-    ]
-    intensities = {name: problem.flop / prediction.bytes_by_level[name] for name in levels}
-    ridges = [peak / bandwidths[name] for name in levels]
-    low = min([*intensities.values(), *ridges]) / 4
-    high = max([*intensities.values(), *ridges]) * 4
+    peak, levels = gpu.flop_per_us(problem.math_kind), level_roofs(problem, explanation, gpu)
+    speed = problem.flop / explanation.prediction.runtime_us
+    corners = [x for _, bandwidth, intensity, _ in levels for x in (intensity, peak / bandwidth)]
+    low, high = min(corners) / 4, max(corners) * 4
     traces: list[Mapping[str, Any]] = []
-    for code, name in enumerate(levels):
-        bandwidth, intensity, ridge = bandwidths[name], intensities[name], peak / bandwidths[name]
-        color, roof = COLORS[code], min(peak, bandwidth * intensity)
+    for color, (name, bandwidth, intensity, roof) in zip(COLORS, levels, strict=False):
         text = (
             f"<b>{name}</b><br>{intensity:.4g} FLOP/B<br>roof {roof / 1e6:.4g} TFLOP/s<br>"
             f"the kernel: {speed / 1e6:.4g} TFLOP/s, {speed / roof:.0%} of it"
         )
-        y = [bandwidth * low / 1e6, peak / 1e6, peak / 1e6]
-        line = {"mode": "lines", "x": [low, ridge, high], "y": y, "line": {"color": color, "width": 2}}
+        x, y = [low, peak / bandwidth, high], [bandwidth * low / 1e6, peak / 1e6, peak / 1e6]
+        line = {"mode": "lines", "x": x, "y": y, "line": {"color": color, "width": 2}}
         marker = {"color": color, "size": 12, "line": {"color": "@surface", "width": 2}}
         label = f"{name}, {bandwidth / 1e6:.3g} TB/s"
         traces += [
