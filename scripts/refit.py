@@ -34,6 +34,7 @@ from gemm_model.kernel_model.calibration_file import (
     Calibration,
     known_numbers,
     load_calibration,
+    measured_bounds,
     silicon_entries,
 )
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
@@ -283,7 +284,7 @@ def main() -> int:
     known = {name: load_calibration(f"{gpu.name}:{name}") for name in named}
     tables = [table for calibration in known.values() for table in tables_of(calibration, gpu)]
     entries = silicon_entries(gpu.name, gpu.name)
-    bounds = {name: tuple(entry["measured"]) for name, entry in entries.items() if "measured" in entry}
+    bounds = measured_bounds(gpu.name)
     start: dict[Kind, Mapping[str, float]] = {
         (name, kind): found.values() for name, each in known.items() for kind, found in each.numbers.items()
     }

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from gemm_model.calibration.cross_validation import folds_of, size_groups
-from gemm_model.calibration.fit import Donor, fit
+from gemm_model.calibration.fit import Donor, fit, free_from
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
@@ -79,6 +79,23 @@ def test_a_donor_keeps_what_few_rows_cannot_tell():
 
     known = furthest(donor=Donor(values=VALUES, same_kernels=True))
     assert 0.02 < known < furthest(donor=Donor(values=VALUES, same_kernels=False)) < furthest()
+
+
+def test_a_number_stays_where_direct_measurements_allow_it():
+    frame = measured()
+    frame["runtime_us"] *= 1.3
+    held = Donor(values=VALUES, same_kernels=True, bounds={"l2.efficiency": (0.95, 1.05)})
+    seen = {"burst": observe(frame, H200, QUACK)}
+    found = fit(seen, H200, free=("l2.efficiency",), start=VALUES, donor=held, without=ABSENT)
+    assert found.numbers.l2.efficiency == pytest.approx(0.95, abs=1e-3)
+    assert found.at_bound == ("l2.efficiency",)
+
+
+def test_another_card_of_a_family_moves_the_cards_numbers_and_the_launch():
+    free = free_from("quack", "quack")
+    assert {"launch.kernel_us", "l2.efficiency", "clock.droop_mma"} <= set(free)
+    assert not {"round_trip.single_clk", "epilogue.store_clk"} & set(free)
+    assert {"round_trip.single_clk", "epilogue.store_clk"} <= set(free_from("quack", "cublas"))
 
 
 def test_held_out_rows_come_from_fits_that_did_not_see_them():

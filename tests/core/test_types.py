@@ -69,8 +69,9 @@ BLACKWELL = (*ADA_AND_HOPPER, "e3m2", "e2m3", "e2m1")
 MULTIPLIED_ON = {
     name: types
     for names, types in (
-        ("v100_sxm2", ("fp16",)),
-        ("a100_pcie_40gb a100_pcie_80gb a100_sxm_40gb a100_sxm_80gb a10 a40 rtx_a6000", AMPERE),
+        ("v100_sxm2 v100_pcie", ("fp16",)),
+        ("t4", ("fp16", "int8")),
+        ("a100_pcie_40gb a100_pcie_80gb a100_sxm_40gb a100_sxm_80gb a10 a30 a40 rtx_3090 rtx_a6000", AMPERE),
         ("l20 l4 l40 l40s rtx_4090 rtx_6000_ada gh200 h100_nvl h100_pcie h100_sxm h20", ADA_AND_HOPPER),
         ("h200 h800_sxm", ADA_AND_HOPPER),
         ("b100_sxm b200 b200_1300mhz b200_sxm b300_sxm gb10 gb200 gb300 rtx_5090", BLACKWELL),
@@ -272,7 +273,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"l2_gb_per_s": 11300}, "unknown key 'l2_gb_per_s'"),
         ({"dram_read_gb_per_s": 5000}, "dram_read_gb_per_s is 5000; expected at most 4814"),
         ({"idle_power_w": 700}, "idle_power_w is 700; expected less than power_cap_w, 700"),
-        ({"architecture": "sm75"}, "architecture is 'sm75'; expected one of sm70, sm80"),
+        ({"architecture": "sm60"}, "architecture is 'sm60'; expected one of sm70, sm75"),
         ({"architecture": 90}, "architecture is 90; expected a text"),
         ({"validated": "abc"}, "validated is 'abc'; expected true or false"),
         ({"name": [1]}, r"name is \[1\]; expected a text"),

@@ -183,3 +183,15 @@ def test_bad_input_is_said_in_words():
     huge = replace(QUACK, space=replace(QUACK.space, cta_m=(512,)))
     with pytest.raises(InputError, match="no legal quack configuration on h200: no tile"):
         whole_space(huge, H200, BF16)
+
+
+def test_kernels_of_cublas_before_hopper_are_those_of_published_names():
+    gpu = load_gpu("a100_sxm_80gb")
+    for space in candidate_spaces(family_of("cublas", gpu), gpu, BF16):
+        tiles = {(int(m), int(n)) for m, n in zip(space.kernel["cta_m"], space.kernel["cta_n"], strict=True)}
+        narrow = space.kernel["cta_m"] <= 32
+        assert (space.kernel["cta_k"] == np.where(narrow, 128, 0)).all()
+        assert (space.kernel["stages"] == np.where(narrow, 2, 0)).all()
+        wide = {(64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128)}
+        # Narrow tiles leave K whole.
+        assert tiles == (wide if space.splits else wide | {(16, 16), (32, 32)})

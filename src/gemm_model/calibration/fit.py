@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -14,6 +14,7 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import (
+    KERNEL,
     KERNEL_MECHANISMS,
     KIND_MECHANISMS,
     KIND_STAGES,
@@ -47,6 +48,8 @@ DIFFERENCE_STEP = 1e-3
 AT_BOUND = 1e-3
 """A value this near to its bound is at it [1, share of the number's range]; all fits; chosen."""
 
+LAUNCH_NUMBER = "launch.kernel_us"
+"""The kernels' number that moves with the card: the launch [us]; QuACK's is 2.69 on the H200, 2.83 on the H100."""
 SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
 """Numbers determined only by kernels that split K."""
 CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
@@ -75,9 +78,11 @@ KIND_FREE = {stage: _fitted(names) for stage, names in KIND_NUMBERS.items()}
 
 
 def free_from(donor_family: str, family: str) -> tuple[str, ...]:
-    """Numbers fitted when a donor is adapted; for another family, also those of the kernels' code."""
+    """Numbers fitted when a donor is adapted: the card's and the launch's; for another family, also those of the
+    kernels' code.
+    """
     if donor_family == family:
-        return DEFAULT_FREE
+        return tuple(name for name in DEFAULT_FREE if NUMBERS[name].of != KERNEL or name == LAUNCH_NUMBER)
     kernels = (name for name in WHOLE_NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
     return tuple(dict.fromkeys((*DEFAULT_FREE, *kernels)))
 
@@ -91,6 +96,8 @@ class Donor:
     values: Mapping[str, float]
     same_kernels: bool
     """Whether the donor is the same family on another card, not another family."""
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Intervals that direct measurements allow numbers of its card, and so those of a card of its kind."""
 
     @property
     def spread(self) -> float:
@@ -136,8 +143,10 @@ def fit(
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
-    low = np.array([NUMBERS[name].low for name in names])
-    span = np.array([NUMBERS[name].high for name in names]) - low
+    allowed = {} if donor is None else donor.bounds
+    ends = [allowed.get(name, (NUMBERS[name].low, NUMBERS[name].high)) for name in names]
+    low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
+    span = high - low
     pull = _pull(donor, names, low, span)
 
     def numbers(unit: FloatArray) -> KernelNumbers:

@@ -49,6 +49,7 @@ from gemm_model.kernel_model.calibration_file import (
     SPLIT_SITUATION,
     Calibration,
     calibration_for,
+    measured_bounds,
     situation,
 )
 from gemm_model.kernel_model.kernel_time import kernel_time
@@ -395,7 +396,9 @@ class _Kind:
         }
         self.donor = None
         if choices.donor is not None:
-            self.donor = Donor(values=self.start, same_kernels=choices.donor.family == family.name)
+            same = choices.donor.family == family.name
+            allowed = measured_bounds(choices.donor.silicon) if same and choices.donor.silicon else {}
+            self.donor = Donor(values=self.start, same_kernels=same, bounds=allowed)
         single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
         kinds = {name: main_situation(rows, family) for name, rows in single.items()}
 

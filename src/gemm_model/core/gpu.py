@@ -17,10 +17,10 @@ from gemm_model.core.records import record_from
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """Transfers per clock of DRAM [1/clk]; all GPUs: data move on both edges; JEDEC HBM and GDDR."""
-ARCHITECTURES = ("sm70", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
+ARCHITECTURES = ("sm70", "sm75", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
-WITHOUT_BF16 = ("sm70",)
+WITHOUT_BF16 = ("sm70", "sm75")
 """Architectures whose tensor cores multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
 KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
@@ -125,8 +125,8 @@ class GpuSpec:
     """One bulk load of 128 bytes that L2 holds."""
     l2_merging_sms: float = number("SMs", 1, 18, assumed="l2_merging_sms")
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
-    l2_kept_share: float = number("1", 0.05, 1, default=0.5)
-    """Share of L2 that keeps operands from one launch to the next."""
+    l2_kept_share: float = number("1", 0.05, 1.25, default=0.5)
+    """Operands of so many times L2 are half there at the next launch."""
     l2_kept_order: float = number("1", 1, 64, default=4.0)
     """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = number("1", 0, 1, default=0.0)

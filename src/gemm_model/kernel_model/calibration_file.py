@@ -356,6 +356,12 @@ def silicon_entries(gpu: object, where_from: str) -> Mapping[str, Any]:
     return _silicon(path, path.stat().st_mtime_ns)
 
 
+def measured_bounds(gpu: str) -> dict[str, tuple[float, float]]:
+    """Intervals that direct measurements allow numbers of a card, by number; errors as `silicon_entries`."""
+    entries = silicon_entries(gpu, gpu)
+    return {name: tuple(entry["measured"]) for name, entry in entries.items() if "measured" in entry}
+
+
 @lru_cache(maxsize=16)
 def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
     """Entries of a card's numbers, read again once the file has changed."""

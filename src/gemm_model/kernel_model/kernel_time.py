@@ -120,7 +120,7 @@ def time_of(kernel: Kernel) -> KernelTime:
     first_load_us = step.loads_clk * (1.0 / sm_clk_mhz)
     exposed_us = _exposed_us(kernel, asked, waves_us, sm_clk_mhz)
     started_us = _started_us(kernel, found, waves_us)
-    dram_floor_us = _dram_floor_us(kernel.gpu, asked.traffic)
+    dram_floor_us = _dram_floor_us(kernel, asked.traffic)
     floor_us = maximum(_math_floor_us(kernel.geometry, kernel.gpu), dram_floor_us)
     between = tile.between_clk
     held_up = between if is_zero(between) else maximum(schedule.waves - 1.0, 0.0) * between
@@ -268,7 +268,9 @@ def _math_floor_us(geometry: Geometry, gpu: GpuSpec) -> Values:
     return geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
 
 
-def _dram_floor_us(gpu: GpuSpec, bytes_moved: Traffic) -> Values:
-    """Time of a kernel's bytes at DRAM's peak rate [us], without operands that L2 holds at the start."""
-    operand_bytes = bytes_moved.operand_bytes * bytes_moved.from_dram
-    return (operand_bytes + bytes_moved.output_bytes) / gpu.dram_bytes_per_us
+def _dram_floor_us(kernel: Kernel, moved: Traffic) -> Values:
+    """Time of a kernel's bytes at DRAM's peak rate [us], without operands that L2 holds at the start and, in a
+    chain, outputs that it keeps until they are overwritten.
+    """
+    written = moved.dram_write_bytes if kernel.around.chained else moved.output_bytes
+    return (moved.operand_bytes * moved.from_dram + written) / kernel.gpu.dram_bytes_per_us

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one_of, where
-from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
+from gemm_model.core.kernel_config import AUTO, PINGPONG, TWO_CTA
 from gemm_model.core.kind_columns import BLOCK_SCALING
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder
@@ -138,13 +138,40 @@ def _sm100(like: KernelFamily) -> KernelFamily:
     return replace(family, space=space, resources=replace(like.resources, offers_tile=offers_sm100_tile))
 
 
-def _multistage(like: KernelFamily) -> KernelFamily:
-    """CuBLAS before Hopper: CUTLASS's multistage kernels and others of the same kind.
+WMMA_EXTENTS = (16, 32)
+"""Extents of cuBLAS's square wmma tiles before Hopper [elements]; k tiles of 128 in rings of two stages; names
+in published profiles: `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`, 32x32_128x2."""
+MULTISTAGE_EXTENTS = (64, 128, 256)
+"""Extents of the others, 256 beside at most 128 or 256x128 [elements]; `ampere_bf16_s16816gemm_bf16_64x64_ldg8_
+f2f_stages_64x6_tn` to 256x128_64x3 in published profiles."""
+WMMA_K, WMMA_STAGES = 128, 2
 
-    Tiles by names in published profiles: `ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x6_tn` to
-    256x128, `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`, 32x32.
+
+def in_multistage_names(batch: GemmBatch) -> Flags:
+    """Whether cuBLAS has the kernel before Hopper, by names: wmma tiles are square, their K is not split.
+
+    Not split: published, 4 x 96 x 5120 of two K-major operands takes 16x16_128x2 alone, 20 us.
     """
-    space = replace(like.space, split_k=SPLITS, cta_m=(16, 32, 64, 128, 256), cta_n=(16, 32, 64, 128, 256))
+    wmma = batch.cta_m <= max(WMMA_EXTENTS)
+    narrow = (batch.cta_m == batch.cta_n) & (batch.cta_k == WMMA_K) & (batch.stages == WMMA_STAGES)
+    wide = (batch.cta_n > max(WMMA_EXTENTS)) & (batch.cta_m * batch.cta_n <= 256 * 128)
+    rest = wide & (batch.cta_k == AUTO) & (batch.stages == AUTO)
+    found: Flags = where(wmma, narrow & (batch.split_k == 1), rest) > 0
+    return found
+
+
+def _multistage(like: KernelFamily) -> KernelFamily:
+    """CuBLAS before Hopper: CUTLASS's multistage kernels and others of the same kind."""
+    extents = (*WMMA_EXTENTS, *MULTISTAGE_EXTENTS)
+    space = replace(
+        like.space,
+        split_k=SPLITS,
+        cta_m=extents,
+        cta_n=extents,
+        cta_k=(AUTO, WMMA_K),
+        stages=(AUTO, WMMA_STAGES),
+        combines=in_multistage_names,
+    )
     order = replace(like.tile_order, splits="apart")
     return replace(like, name="cublas", space=space, tile_order=order, knows=EPILOGUES)
 

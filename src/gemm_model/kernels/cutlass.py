@@ -173,5 +173,5 @@ FAMILIES = (
     CUTLASS_SM103,
     CUTLASS_SM120,
     _multistage(multistage.ASYNC_COPY, multistage.resource_rules()),
-    _multistage(("sm70",), multistage.resource_rules(stages=2.0)),
+    _multistage(multistage.REGISTER_COPY, multistage.resource_rules(stages=2.0)),
 )

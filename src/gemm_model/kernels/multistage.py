@@ -1,6 +1,6 @@
 """Kernels before Hopper, whatever the library: warp MMAs, a ring of stages in shared memory, one CTA a tile.
 
-From sm80 on the ring is filled by asynchronous copies (cp.async); on sm70 through registers, two stages deep.
+From sm80 on the ring is filled by asynchronous copies (cp.async); before it through registers, two stages deep.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gemm_model.kernels.family import ResourceRules, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
 from gemm_model.kernels.numbers import family_numbers
 
-ASYNC_COPY = ("sm80", "sm86", "sm89")
+REGISTER_COPY, ASYNC_COPY = ("sm70", "sm75"), ("sm80", "sm86", "sm89")
 
 
 def offers_tile(batch: GemmBatch) -> Flags:

@@ -82,7 +82,7 @@ def _of_card(
 
 def runs(dtype: str, *, weights_only: bool, gpu: GpuSpec) -> bool:
     """Whether the frameworks' Triton kernels multiply this type on the card: from compute capability 8.0."""
-    return gpu.architecture != "sm70" and gpu.multiplies(element_type("bf16" if weights_only else dtype))
+    return gpu.architecture not in ("sm70", "sm75") and gpu.multiplies(element_type("bf16" if weights_only else dtype))
 
 
 def check_files(files: Sequence[CellFile], folder: Path, *, force: bool) -> None:
