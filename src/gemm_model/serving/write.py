@@ -11,7 +11,7 @@ from typing import Any
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_writable
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec
 from gemm_model.integrations.huggingface import ModelShapes
 from gemm_model.serving.choose import Chosen
 from gemm_model.serving.frameworks import Framework
@@ -82,7 +82,9 @@ def _of_card(
 
 def runs(dtype: str, *, weights_only: bool, gpu: GpuSpec) -> bool:
     """Whether the frameworks' Triton kernels multiply this type on the card: from compute capability 8.0."""
-    return gpu.architecture not in ("sm70", "sm75") and gpu.multiplies(element_type("bf16" if weights_only else dtype))
+    return gpu.architecture not in WITHOUT_BF16 and gpu.multiplies(
+        element_type("bf16" if weights_only else dtype)
+    )
 
 
 def check_files(files: Sequence[CellFile], folder: Path, *, force: bool) -> None:
