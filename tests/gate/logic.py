@@ -24,7 +24,12 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[2]
 LEAST_NOTICED = 0.9
 """Share of the changes that a folder's own tests have to notice."""
-DEVICE_CODE = ("overlap/kernel.py", "overlap/previous_kernel.py", "bench/triton_kernels.py")
+DEVICE_CODE = (
+    "overlap/chain.py",
+    "overlap/kernel.py",
+    "overlap/previous_kernel.py",
+    "bench/triton_kernels.py",
+)
 """What only a GPU runs: no test on this machine can notice a change of it."""
 LIMIT_S = 600.0
 """Longest run of a folder's tests [s]; a change that makes them endless is noticed."""
