@@ -1,3 +1,4 @@
+import importlib.util
 import logging
 import os
 import subprocess
@@ -169,6 +170,31 @@ def test_a_second_install_replaces_the_first_and_uninstall_leaves_nothing():
         inductor.uninstall()
         assert not config.max_autotune_gemm
     assert config.inductor_choices_class is None
+
+
+def test_a_torch_that_asks_in_another_way_is_left_alone(caplog, monkeypatch):
+    def asks_more(self, template_choices, kernel_inputs, templates, op_name, more): ...
+
+    monkeypatch.setattr(InductorChoices, "_finalize_template_configs", asks_more)
+    assert not install("h200")
+    assert f"takes no choices; written for torch {inductor.TORCH_VERSIONS}" in caplog.text
+    monkeypatch.undo()
+    monkeypatch.delattr(InductorChoices, "_need_to_fix_layout")
+    assert not install("h200")
+    assert config.inductor_choices_class is None
+
+
+def test_a_torch_without_its_lookup_table_is_left_alone(caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._inductor.lookup_table", None)
+    spec = importlib.util.spec_from_file_location("inductor_elsewhere", inductor.__file__)
+    other = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, other)
+    spec.loader.exec_module(other)
+    assert not other.install("h200")
+    assert "written for torch" in caplog.text
+    with pytest.raises(InputError, match="written for torch"):
+        other.lookup_table(lambda x: x, [], "h200")
+    other.uninstall()
 
 
 def test_without_a_known_card_nothing_is_installed(caplog, monkeypatch):

@@ -81,7 +81,7 @@ def require_tracer() -> None:
     """Raise MissingExtraError where the tracer is not installed."""
     if find_spec(TRACER) is None:
         raise MissingExtraError(
-            "no in-kernel tracer: it comes with nvidia-cutlass-dsl 4.8, pip install 'gemm-model[libraries]'"
+            "no in-kernel tracer: it comes with nvidia-cutlass-dsl 4.8, pip install 'gemm-model[bench]'"
         )
 
 

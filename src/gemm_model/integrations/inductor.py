@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,24 @@ from gemm_model.integrations.triton import config_from, fits
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import TORCH_FAMILY, family_of
 
-with importing("the choices for Inductor need torch 2.11 or newer: pip install torch"):
+with importing("the choices for Inductor need torch 2.11: pip install 'gemm-model[torch]'"):
     import torch
+
+    from gemm_model.integrations.torch_operators import work_of
+try:
     from torch._inductor import config as inductor_config
     from torch._inductor.choices import InductorChoices
     from torch._inductor.lookup_table import LookupTableChoices
     from torch._inductor.virtualized import V
-
-    from gemm_model.integrations.torch_operators import work_of
+except ImportError:  # another torch: `require_seams` says so
+    inductor_config = LookupTableChoices = V = None
+    InductorChoices = object
 
 log = logging.getLogger(__name__)
 
 TORCH_VERSIONS = "2.11 to 2.13"
+SEAMS = 4
+"""Methods of Inductor's choices that are replaced."""
 
 OPERATORS = {
     "mm": ("self", "mat2"),
@@ -204,7 +211,10 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         found = super().get_template_configs(*given)
         if found or kernel_inputs.device_type != "cuda" or op_name not in OPERATORS:
             return list(found)
-        chosen = self._chosen.get(problem_of(kernel_inputs, op_name), ())
+        try:
+            chosen = self._chosen.get(problem_of(kernel_inputs, op_name), ())
+        except Exception:  # not ranked, as was said when it was to be
+            chosen = ()
         comes_later = all(template.uid.startswith(EXTERN) for template in templates)
         if comes_later or any(way.template.startswith(EXTERN) for way in chosen):
             return []
@@ -255,6 +265,20 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         if op_name != "addmm" or not tunes or not use_triton_template(layout, check_max_autotune=False):
             return []
         return list(self.get_ktc(kernel_inputs, mm_template, op_name))
+
+
+def require_seams() -> None:
+    """Raises InputError where this torch's Inductor does not ask for choices as those that are known."""
+    replaced = [
+        name for name in vars(GemmModelChoices) if hasattr(InductorChoices, name) and name[:2] != "__"
+    ]
+    same = (
+        [*signature(getattr(InductorChoices, name)).parameters]
+        == [*signature(getattr(GemmModelChoices, name)).parameters]
+        for name in replaced
+    )
+    if not hasattr(inductor_config, "inductor_choices_class") or len(replaced) < SEAMS or not all(same):
+        raise InputError(f"torch {torch.__version__} takes no choices; written for torch {TORCH_VERSIONS}")
 
 
 def in_order(ways: Sequence[Way], predicted_us: Sequence[float]) -> list[int]:
@@ -310,8 +334,10 @@ def lookup_table(
     """`torch._inductor.config.lookup_table.table` for a program on a GPU that need not be here.
 
     `inputs` may be meta or fake tensors. Of each product the `confirm` ways of least predicted time; keys
-    hold no device. The program is traced as Inductor traces it, without gradients.
+    hold no device. The program is traced as Inductor traces it, without gradients. Raises InputError as
+    `require_seams`.
     """
+    require_seams()
     times = WayTimes(gpu)
     table: dict[str, list[dict[str, Any]]] = {}
     for traced in _traced_products(program, inputs):
@@ -419,10 +445,7 @@ def install(gpu: GpuSpec | str | None = None, *, confirm: int = 1) -> bool:
     name = as_gpu(gpu).name if gpu is not None else None
     try:
         name = name or gpu_of_device(torch.cuda.get_device_name())
-        if not hasattr(inductor_config, "inductor_choices_class"):
-            raise InputError(
-                f"torch {torch.__version__} takes no choices; written for torch {TORCH_VERSIONS}"
-            )
+        require_seams()
         uninstall()
         made = ModelChoices(
             gpu=name, confirm=confirm, tunes_otherwise=inductor_config.max_autotune_gemm, version=__version__
@@ -438,7 +461,7 @@ def install(gpu: GpuSpec | str | None = None, *, confirm: int = 1) -> bool:
 
 def uninstall() -> None:
     """Inductor chooses by itself again."""
-    made = inductor_config.inductor_choices_class
+    made = getattr(inductor_config, "inductor_choices_class", None)
     if isinstance(made, ModelChoices):
         inductor_config.inductor_choices_class = None
         inductor_config.max_autotune_gemm = made.tunes_otherwise

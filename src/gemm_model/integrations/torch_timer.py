@@ -24,7 +24,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.registry import TORCH_FAMILY, families, family_of
 from gemm_model.models import DEFAULT_MODEL
 
-with importing("GemmTimer needs the package torch: pip install torch"):
+with importing("GemmTimer needs the package torch: pip install 'gemm-model[torch]'"):
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
