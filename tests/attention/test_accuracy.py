@@ -1,7 +1,5 @@
 """Held-out timings of flash-attn-4 (models that no number was fitted to): errors by kind, and the choice."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from benchmarks.measured import rows_of
 from gemm_model import predict_table
 from gemm_model.attention.model import AttentionModel
-from gemm_model.attention.numbers import attention_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.gpu import load_gpu
 from gemm_model.tables.attention import predict_attention_frame
 
@@ -62,7 +60,7 @@ def test_decode_with_and_without_splits(unseen):
 def test_without_a_number_fitted_to_attention(unseen):
     # Instructions as counted; stores of QuACK's GEMMs; units that hide all but the longest; a GEMM's current.
     others = {"score_slots": 5.1, "store_bytes_per_clk": 22.3, "overlap_order": 20.0, "mma_current": 1.0}
-    model = AttentionModel(load_gpu("h200"), replace(attention_numbers(), **others, length_clk=0.0))
+    model = AttentionModel(load_gpu("h200"), room_numbers("attention").having(**others, length_clk=0.0))
     for rows, worst in ((unseen[_prefill(unseen)], 0.065), (unseen[~_prefill(unseen)], 0.07)):
         error = np.abs(predict_attention_frame(rows, model).runtime_us / rows["runtime_us"] - 1.0)
         assert error.mean() < worst

@@ -1,14 +1,12 @@
 """What is left out of a look changes nothing: not the choices, their ties, the runner-up or its place."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from gemm_model import GemmProblem
 from gemm_model.choice import fastest as search
-from gemm_model.choice.numbers import choice_numbers
 from gemm_model.choice.selection import Ranker
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.prediction import LeastTimes
 from tests.kernel_model.test_least_time import problems
 
@@ -66,8 +64,8 @@ def test_a_first_look_that_is_too_near_is_followed_by_a_further_one(monkeypatch)
     ranker = Ranker("h200", options={"residual": "off"})
     problem = GemmProblem.of(2048, 4096, 1024)
     expected, some = looks(ranker, problem, 8, monkeypatch)
-    near = replace(choice_numbers(), first_look=1.0)
-    monkeypatch.setattr(search, "choice_numbers", lambda: near)
+    near = room_numbers("choice").having(first_look=1.0)
+    monkeypatch.setattr(search, "room_numbers", lambda _: near)
     found, twice = looks(ranker, problem, 8, monkeypatch)
     assert found == expected
     assert twice > 0

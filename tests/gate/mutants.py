@@ -18,13 +18,11 @@ from unittest.mock import patch
 import yaml
 
 from gemm_model.config import read_yaml_mapping
-from gemm_model.config.numbers import NUMBERS_DIR
+from gemm_model.config.numbers import NUMBERS_DIR, room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code
 from gemm_model.kernels.mechanisms import NUMBERS
-from gemm_model.kernels.numbers import family_numbers
 from tests.gate.accuracy import accuracy, accuracy_differences
 from tests.gate.golden import golden_differences, golden_table
 from tests.gate.spaces import space_differences, spaces
@@ -34,7 +32,7 @@ LEAST_NOTICED = 0.95
 """Share of the mutants that the gate has to notice."""
 TOLD_BY_TRITON = ("software_scales", "scaled_outputs", "pointer_stores")
 """Mechanisms that QuACK's kernels do without: their numbers are damaged in Triton's calibration."""
-ROOMS = {"kernel_model": kernel_model_numbers, "kernels": family_numbers}
+ROOMS = ("kernel_model", "kernels")
 """Rooms whose numbers the calibrated model reads, in `config/numbers`."""
 REASONS = {
     "scaled_outputs.scale_clk": "one multiplication an output: no figure moves beyond the gate's tolerance",
@@ -153,8 +151,7 @@ def _text_of(room: str) -> str:
 
 
 def _forget_rooms() -> None:
-    for read in ROOMS.values():
-        read.cache_clear()
+    room_numbers.cache_clear()
 
 
 def _counts(shipped: Any) -> Iterator[tuple[str, str, str]]:

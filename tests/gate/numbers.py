@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gemm_model.attention.numbers import attention_numbers
-from gemm_model.bench.numbers import bench_numbers
-from gemm_model.calibration.numbers import calibration_numbers
-from gemm_model.choice.numbers import choice_numbers
-from gemm_model.core.gpu import assumed_numbers
-from gemm_model.hierarchy.numbers import hierarchy_numbers
-from gemm_model.integrations.numbers import integration_numbers
-from gemm_model.kernel_model.faults import count_numbers
-from gemm_model.kernel_model.numbers import kernel_model_numbers
-from gemm_model.kernels.numbers import family_numbers
-from gemm_model.overlap.numbers import overlap_numbers
-from gemm_model.serving.numbers import serving_numbers
-from gemm_model.timeline.numbers import timeline_numbers
+from gemm_model.config.numbers import NUMBERS_DIR, room_numbers
 
 RECORDED = Path(__file__).parent / "numbers.yaml"
-ROOMS: Mapping[str, Callable[[], Any]] = {
-    "attention": attention_numbers,
-    "choice": choice_numbers,
-    "integrations": integration_numbers,
-    "hierarchy": hierarchy_numbers,
-    "serving": serving_numbers,
-    "overlap": overlap_numbers,
-    "kernel_model": kernel_model_numbers,
-    "kernels": family_numbers,
-    "bench": bench_numbers,
-    "timeline": timeline_numbers,
-    "counts": count_numbers,
-    "gpu": assumed_numbers,
-    "calibration": calibration_numbers,
-}
+ROOMS = tuple(path.stem for path in sorted(NUMBERS_DIR.iterdir()))
 
 
 def shipped(room: str) -> dict[str, float]:
-    return asdict(ROOMS[room]())
+    return vars(room_numbers(room))
 
 
 def recorded() -> Mapping[str, Mapping[str, float]]:

@@ -10,6 +10,7 @@ from gemm_model.attention.choice import rank_attention
 from gemm_model.attention.model import AttentionModel
 from gemm_model.choice.selection import Ranker
 from gemm_model.cli import main
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
@@ -18,7 +19,6 @@ from gemm_model.serving import planner_tables
 from gemm_model.serving.choose import choose_layers
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import Parallelism, moe_cells
-from gemm_model.serving.numbers import serving_numbers
 from gemm_model.serving.planner_tables import power_law_rows
 
 SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n2048,8192,4096\n"
@@ -71,7 +71,7 @@ def rows_of(tmp_path, name, where):
 def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_beside_them(tmp_path, small):
     (tmp_path / "config.json").write_text(json.dumps(EXPERTS))
     assert emit(tmp_path, "--model", str(tmp_path / "config.json"), "--node-gpus", "2") == 0
-    gpu, numbers = load_gpu("h200"), serving_numbers()
+    gpu, numbers = load_gpu("h200"), room_numbers("serving")
     for name, queries, step in (("context", 256, 0), ("generation", 1, 255)):
         where = {"batch_size": 4, "num_heads": 4, "num_key_value_heads": 1, "isl": queries, "step": step}
         (row,) = rows_of(tmp_path, f"{name}_attention", where).itertuples()
@@ -126,7 +126,9 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
         own_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
         assert layers[f"time_stats.{name}.median"][1] == pytest.approx(own_us / 1e3)
     # A normalization reads and writes 32 rows of 512 elements of 2 bytes.
-    norm_us = serving_numbers().small_kernel_us + 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
+    norm_us = (
+        room_numbers("serving").small_kernel_us + 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
+    )
     assert layers["time_stats.input_layernorm.median"][0] == pytest.approx(norm_us / 1e3)
     decode = attention[~attention["is_prefill"]]
     assert decode["time_stats.attn_decode.median"].notna().all()

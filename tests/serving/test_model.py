@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.serving import choose, model
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import MoeCell
-from gemm_model.serving.numbers import serving_numbers
 from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.resources import resources_of
@@ -81,7 +81,7 @@ def test_short_rows_wait_for_activations_of_dram(gpu, activation):
 def test_a_ring_of_one_stage_waits_and_works_in_turn():
     product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
     two, three = (launches(product, 16, 64, 128, 1, 4, s, gpu="a100_sxm_80gb") for s in (2, 3))
-    waiting = serving_numbers().load_latency_clk
+    waiting = room_numbers("serving").load_latency_clk
     working = two.step_chain_clk[0] - waiting
     assert three.step_chain_clk[0] == pytest.approx(np.hypot(waiting / 2, working))
 
@@ -187,7 +187,7 @@ def test_the_default_is_kept_where_the_model_cannot_tell():
     for framework in ("vllm", "sglang"):
         for chosen in choose.choices_of((experts, H200, framework, "uniform", 0)):
             assert (chosen.gain == 0.0) == all(each == chosen.default for each in chosen.configs)
-            assert chosen.gain == 0.0 or chosen.gain > serving_numbers().trees_margin
+            assert chosen.gain == 0.0 or chosen.gain > room_numbers("serving").trees_margin
 
 
 def test_the_sieve_keeps_the_fastest():

@@ -12,8 +12,8 @@ from itertools import product
 
 from gemm_model.attention.kernels import THREAD_REGISTERS
 from gemm_model.attention.model import EMULATION_SLOTS, LANES
-from gemm_model.attention.numbers import attention_numbers
 from gemm_model.attention.pipeline import StageTimes, tile_ends
+from gemm_model.config.numbers import room_numbers
 
 EMULATED_SHARE_STEPS = 16
 """Steps from no emulated exponentials to all of them [1]; schedules to try; chosen."""
@@ -99,7 +99,7 @@ def blackwell(tile_n: int = 128, head_dim: int = 128) -> BlockCosts:
 
 
 def _at_peak(rows: int, tile_n: int, head_dim: int, *, flop_per_clk: float) -> BlockCosts:
-    numbers = attention_numbers()
+    numbers = room_numbers("attention")
     scores = rows * tile_n
     product_clk = 2.0 * scores * head_dim / flop_per_clk
     return BlockCosts(

@@ -7,8 +7,8 @@ from typing import Any
 
 from gemm_model.attention.kernels import refusal, resolved
 from gemm_model.attention.model import AttentionModel
-from gemm_model.attention.numbers import AttentionNumbers
 from gemm_model.attention.silicon import Silicon, silicon_of
+from gemm_model.config.numbers import Numbers
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.prediction import Prediction
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
@@ -16,7 +16,7 @@ from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 FASTER = 1.1
 """Factor by which a unit's rate is raised to measure its elasticity [1]; elasticities; chosen: small."""
 
-_World = tuple[Silicon, AttentionNumbers]
+_World = tuple[Silicon, Numbers]
 UNITS = {
     "TENSOR": ("tensor cores: Q K^T and P V", "flop_per_clk", FASTER),
     "EXPONENTIALS": ("special function units: one exponential a score", "exponentials_per_clk", FASTER),
@@ -34,7 +34,7 @@ def _faster(world: _World, number: str, factor: float) -> _World:
     silicon, numbers = world
     if hasattr(silicon, number):
         return replace(silicon, **{number: getattr(silicon, number) * factor}), numbers
-    return silicon, replace(numbers, **{number: getattr(numbers, number) * factor})
+    return silicon, numbers.having(**{number: getattr(numbers, number) * factor})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def explain_attention(
     """Elasticities of the units and what-ifs of one kernel; raises InputError if it cannot run."""
     gpu, world = model.gpu, (silicon_of(model.gpu, problem.dtype.math_kind), model.numbers)
 
-    def predicted(config: AttentionConfig, silicon: Silicon, numbers: AttentionNumbers) -> Prediction:
+    def predicted(config: AttentionConfig, silicon: Silicon, numbers: Numbers) -> Prediction:
         found = AttentionModel(gpu, numbers, silicon, settled=model.settled)
         return found.predict([(problem, config)]).row(0)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch, batch_of
+from gemm_model.attention.error_bands import MOST_DECODED, error_bands
 from gemm_model.attention.kernels import MMA_DEPTH
-from gemm_model.attention.numbers import MOST_DECODED, AttentionNumbers, attention_numbers, error_bands
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.attention.tiles import (
@@ -22,6 +22,7 @@ from gemm_model.attention.tiles import (
     query_blocks,
     tile_count,
 )
+from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
@@ -50,7 +51,7 @@ class Demand:
 
     batch: AttentionBatch
     silicon: Silicon
-    numbers: AttentionNumbers
+    numbers: Numbers
     groups: FloatArray
     """Number of consumer groups that share an SM."""
     qk: FloatArray
@@ -100,7 +101,7 @@ class Demand:
         return np.asarray((self.batch.stages == 1) & ~self.batch.turns)
 
 
-def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers) -> Demand:
+def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Demand:
     """The demand of kernels, from their tiles and the card's instruction rates."""
     ctas = tile_count(batch)
     alone = np.clip(np.ceil(ctas / silicon.gpu.sm_count), 1.0, batch.ctas_an_sm)
@@ -153,7 +154,7 @@ _Extent = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def _product_clk(
-    batch: AttentionBatch, silicon: Silicon, numbers: AttentionNumbers, extent: _Extent, read: FloatArray
+    batch: AttentionBatch, silicon: Silicon, numbers: Numbers, extent: _Extent, read: FloatArray
 ) -> FloatArray:
     """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory.
 
@@ -326,7 +327,7 @@ class AttentionModel:
     """runtime = launch + busiest SM of its tiles + combining of splits, at the clock of that work."""
 
     gpu: GpuSpec
-    numbers: AttentionNumbers = field(default_factory=attention_numbers)
+    numbers: Numbers = field(default_factory=lambda: room_numbers("attention"))
     silicon: Silicon | None = None
     """In place of the card's own, for what-ifs."""
     settled: bool = field(default=False, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gemm_model.attention.numbers import attention_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Values, maximum, minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
@@ -78,7 +78,7 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         port_bytes_per_clk=port or float("inf"),
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
-        l2_latency_clk=gpu.l2_latency_clk or attention_numbers().l2_latency_clk,
+        l2_latency_clk=gpu.l2_latency_clk or room_numbers("attention").l2_latency_clk,
         dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
         drain_clk=numbers.promotion.drain_clk,
         round_trip_clk=numbers.round_trip.single_clk,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from gemm_model.bench.numbers import bench_numbers
 from gemm_model.config import CONFIG_DIR
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
@@ -92,7 +92,7 @@ def require_agreement(base: GpuSpec, card: Mapping[str, Any]) -> None:
         if value is not None and value != described:
             raise _contradiction(base, card, field, value, described)
     l2_bytes = float(card["l2_bytes"])
-    share = bench_numbers().known_l2_share
+    share = room_numbers("bench").known_l2_share
     if not base.l2_bytes / share <= l2_bytes <= base.l2_bytes * share:
         raise _contradiction(base, card, "l2_bytes", round(l2_bytes), round(base.l2_bytes))
 
@@ -160,7 +160,7 @@ def gpu_description(base: Mapping[str, Any], card: Mapping[str, Any], found: Rea
     put("dram_clk_mhz", int(card["mem_mhz"]), "driver query")
     for name, value in found.numbers.items():
         put(name, float(f"{value:.{PROTOCOLS[name].digits}g}"), PROTOCOLS[name].how)
-    if found.numbers["sm_clk_mhz"] >= bench_numbers().granted_clock_share * card["max_sm_mhz"]:
+    if found.numbers["sm_clk_mhz"] >= room_numbers("bench").granted_clock_share * card["max_sm_mhz"]:
         put("sm_clk_mhz", int(card["max_sm_mhz"]), "driver query, and reached under a light load")
     if found.resident_clusters:
         put("resident_clusters", dict(found.resident_clusters), "occupancy query, all shared memory taken")

@@ -6,7 +6,7 @@ import re
 from math import ceil
 from typing import Any
 
-from gemm_model.bench.numbers import bench_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.conv import ConvProblem
 
 IMPLICIT_GEMM = re.compile(
@@ -40,7 +40,9 @@ def conv_cells(conv: ConvProblem, names: str, grid: str, block: str) -> dict[str
     # The grid of a kernel that adds up the parts behind is not that of the one that multiplies.
     ctas = extents[0] * extents[1] * extents[2] if threads[0] == PERSISTENT_THREADS else 0
     parts = ctas // _tiles(conv, tile["cta_m"], tile["cta_n"])
-    cluster = extents[1] if ctas == bench_numbers().cudnn_cluster_ctas and extents[1] in (2, 4, 8) else 1
+    cluster = (
+        extents[1] if ctas == room_numbers("bench").cudnn_cluster_ctas and extents[1] in (2, 4, 8) else 1
+    )
     return {
         **tile,
         "mma_m": tile["cta_m"],

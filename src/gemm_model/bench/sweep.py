@@ -11,10 +11,10 @@ from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
-from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rotation import MOST_COPIES
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -253,16 +253,16 @@ def _shard_of_shapes(rows: Sequence[Row], count: int) -> dict[tuple[str | int, .
 def estimated_kernel_us(problem: GemmProblem) -> float:
     """A rough time of a good kernel on a large GPU, for the estimate of a dry run only."""
     moved = problem.a_bytes + problem.b_bytes + problem.output_bytes
-    rough = bench_numbers()
+    rough = room_numbers("bench")
     rate = rough.assumed_flop_per_us * (2.0 if problem.a_dtype.bits <= 8 else 1.0)
     return rough.assumed_launch_us + max(problem.flop / rate, moved / rough.assumed_bytes_per_us)
 
 
 def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
     """Time that one row takes, from the protocol's own rules."""
-    overhead_ms = bench_numbers().row_overhead_ms
+    overhead_ms = room_numbers("bench").row_overhead_ms
     if row.regime == "counters":
-        return bench_numbers().counters_row_ms
+        return room_numbers("bench").counters_row_ms
     if row.regime == "sustained":
         return overhead_ms + settings.settle_ms + settings.sustained_ms
     kernel_ms = estimated_kernel_us(row.problem) / 1e3
@@ -280,7 +280,7 @@ def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
 def _estimated_graph_ms(kernel_ms: float, settings: TimingSettings, *, settled: bool) -> float:
     """Time to capture and replay a graph of about `graph_ms`."""
     launches = min(MOST_COPIES, max(4.0, settings.graph_ms / kernel_ms))
-    capture_ms = bench_numbers().capture_launch_ms * launches
+    capture_ms = room_numbers("bench").capture_launch_ms * launches
     if settled:
         return capture_ms + settings.settle_ms + settings.graph_settled_ms
     return (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gemm_model.calibration.numbers import calibration_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 
@@ -110,4 +110,4 @@ def left_unknown(jacobian: FloatArray, *, noise: float | None = None) -> FloatAr
 
 def _noise(given: float | None) -> float:
     """Log error of one timing [1]: as given, else the H200s'."""
-    return calibration_numbers().log_noise if given is None else given
+    return room_numbers("calibration").log_noise if given is None else given

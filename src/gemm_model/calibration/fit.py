@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import least_squares
 
-from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
@@ -102,7 +102,7 @@ class Donor:
     @property
     def spread(self) -> float:
         """Relative standard deviation of a number [1]."""
-        numbers = calibration_numbers()
+        numbers = room_numbers("calibration")
         return numbers.unknown_share if self.same_kernels else numbers.donor_spread
 
     def residuals(self, deviations: FloatArray) -> FloatArray:

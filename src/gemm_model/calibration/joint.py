@@ -21,8 +21,8 @@ from gemm_model.calibration.fit import (
     TOLERANCE,
     time_errors,
 )
-from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
@@ -265,7 +265,7 @@ def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
 
 def _all_l2_bytes(rows: Observations, times: KernelTime) -> Values:
     """L2 bytes with those that no operand or output asks for: code, tables, descriptors [B]."""
-    known, batch = calibration_numbers(), rows.shape.batch
+    known, batch = room_numbers("calibration"), rows.shape.batch
     ctas = rows.shape.schedule.resident * batch.cluster_m * batch.cluster_n
     return times.traffic.l2_load_bytes + known.other_l2_bytes + known.l2_bytes_per_cta * ctas
 

@@ -11,8 +11,8 @@ import numpy as np
 from gemm_model.bench.rows import Row, padded
 from gemm_model.calibration.design import d_optimal, log_jacobian
 from gemm_model.calibration.fit import DEFAULT_FREE
-from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, batch_of
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.gpu import GpuSpec
@@ -79,7 +79,7 @@ def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tupl
         return result
 
     values = np.array([known[name] for name in names])
-    steps = calibration_numbers().unknown_share * np.abs(values)
+    steps = room_numbers("calibration").unknown_share * np.abs(values)
     return log_jacobian(log_times, values, steps), np.exp(log_times(values))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gemm_model.calibration.cross_validation import FoldFit, sizes
-from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.calibration.observations import Observations
 from gemm_model.classic_models.sol import SOLModel
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.gpu import GpuSpec
@@ -111,7 +111,7 @@ def train_on(parts: Sequence[Observations], gpu: GpuSpec, numbers: KernelNumbers
     Shapes are weighted as in the fit, whose weights are squared there with the errors; of a shape, fast
     configurations count more than slow ones, because a choice is made among them.
     """
-    chosen = calibration_numbers()
+    chosen = room_numbers("calibration")
     inputs, log_errors, weights = [], [], []
     for seen in parts:
         times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))

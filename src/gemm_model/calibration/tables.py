@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.numbers import calibration_numbers
 from gemm_model.classic_models.sol import SOLModel
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -197,7 +197,9 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
     if measured is None:
         raise InputError(f"{table.attrs['path']}: column 'runtime_us' is missing; expected measurements")
     floor_us = SOLModel(gpu).predict_batch(batch).runtime_us
-    impossible = pd.Series(measured < calibration_numbers().fastest_over_sol * floor_us, index=table.index)
+    impossible = pd.Series(
+        measured < room_numbers("calibration").fastest_over_sol * floor_us, index=table.index
+    )
     return _without(table, impossible, "rows faster than the speed of light", notes)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gemm_model.choice.numbers import choice_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, GridRows, IntArray
 from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
 from gemm_model.kernel_model.residual import LIMIT
@@ -150,8 +150,8 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     exclude. Ties keep their order.
     """
     least_us = np.concatenate([each.least.physical_us for each in contenders])
-    numbers = choice_numbers()
-    limit_us = numbers.first_look * float(_smallest(least_us, numbers.first_look_among * top_k)[0])
+    numbers = room_numbers("choice")
+    limit_us = numbers.first_look * float(_smallest(least_us, int(numbers.first_look_among) * top_k)[0])
     wanted = min(top_k, len(least_us))
     several = len({each.space.family.name for each in contenders}) > 1
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import ceil, gcd, prod
 from types import MappingProxyType
 
-from gemm_model.choice.numbers import choice_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import Copies, EarlierWork, Way
@@ -29,7 +29,7 @@ def sort_of(conv: ConvProblem) -> str:
     many taps they use kernels of an earlier architecture. For weight gradients whose channels fill no tile
     they seldom use the best kernel.
     """
-    found = choice_numbers()
+    found = room_numbers("choice")
     channels, filters = conv.channels // conv.groups, conv.filters // conv.groups
     if conv.groups > 1:
         return _sort_of_groups(conv, channels, filters)
@@ -49,7 +49,7 @@ def sort_of(conv: ConvProblem) -> str:
 
 def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
     """The sort of a grouped convolution by channels and filters of a group: a tile packs powers of two."""
-    found = choice_numbers()
+    found = room_numbers("choice")
     if channels == 1:
         return "depthwise"
     if channels == filters and conv.packed > 1 and not channels & (channels - 1):
@@ -61,7 +61,7 @@ def _sort_of_groups(conv: ConvProblem, channels: int, filters: int) -> str:
 
 def _taken_as_they_are(conv: ConvProblem, channels: int) -> bool:
     """Whether groups that fill a tile's columns need no slices, from the names of its kernels."""
-    found = choice_numbers()
+    found = room_numbers("choice")
     half = channels < found.cudnn_whole_channels
     if conv.kind == DGRAD:
         return half and conv.places == 1 and conv.images > 1
@@ -107,7 +107,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
     bf16 goes to CUDA cores, fp16 to a kernel whose threads gather their own channels.
     """
-    found = choice_numbers()
+    found = room_numbers("choice")
     dram_us = _dram_us(problem, conv, gpu)
     channels = _aligned(conv.channels)
     pixels = conv.images * prod(conv.output_size)
@@ -140,7 +140,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
 
 def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
     """Work in tiles of 64 x 64, in whole waves except for weight gradients, whose parts of K fill the SMs."""
-    found = choice_numbers()
+    found = room_numbers("choice")
     tile, k_tile = found.cudnn_gradient_tile, found.cudnn_earlier_k_tile
     m, n, k, products = conv.sizes
     tiles, summed = ceil(m / tile) * ceil(n / tile) * products, float(k)
@@ -185,7 +185,7 @@ def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[st
 
 def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
     """FLOP of a GEMM whose tiles are filled, in whole waves of one tile on each SM."""
-    found = choice_numbers()
+    found = room_numbers("choice")
     tiles = ceil(m / found.cudnn_earlier_tile) * ceil(n / found.cudnn_earlier_tile)
     narrow = min(_up(n, found.cudnn_narrow_tile), found.cudnn_earlier_tile) / found.cudnn_earlier_tile
     return 2.0 * found.cudnn_earlier_tile**2 * narrow * k * _up(tiles, gpu.sm_count)
@@ -253,8 +253,8 @@ def _aligned(channels: int) -> int:
     return _up(channels, ALIGNED_CHANNELS)
 
 
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
+def _up(size: int, multiple: float) -> int:
+    return int(-(-size // multiple) * multiple)
 
 
 def _elements(conv: ConvProblem) -> tuple[float, float, float]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, NORM, Row
 from gemm_model.bench.sweep import (
@@ -31,6 +30,7 @@ from gemm_model.bench.sweep import (
 from gemm_model.commands import attention, common
 from gemm_model.commands.options import add_options
 from gemm_model.config import load_config
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import check_folder_writable
@@ -344,7 +344,7 @@ def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Pr
     }
     jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
     seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
-    compile_s = len(kernels) * bench_numbers().compile_s / jobs
+    compile_s = len(kernels) * room_numbers("bench").compile_s / jobs
     listed = [_planned(row) for row in rows[:10]]
     lines = [
         f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile",

@@ -1,59 +1,66 @@
 """Empirical numbers that belong to no calibration of a GPU and a family: `config/numbers/<room>.yaml`.
 
-A room declares them as fields of a frozen dataclass, each with its unit and range (`empirical`); the file
-holds the values, what each means and where it comes from.
+A file says of each number its value, unit, range, status, meaning and source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
 
 NUMBERS_DIR = CONFIG_DIR / "numbers"
-ENTRY_KEYS = ("value", "unit", "status", "meaning", "source")
+ENTRY_KEYS = ("value", "unit", "range", "status", "meaning", "source")
 STATUSES = ("measured", "counted", "documented", "chosen")
 """What a number rests on: a clock or counter, code that was read, a text's or library's word, a choice."""
 
-Record = TypeVar("Record")
+
+class Numbers:
+    """The numbers of a room, by their names."""
+
+    def __init__(self, **values: float) -> None:
+        vars(self).update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> float: ...
+
+    def having(self, **others: float) -> Numbers:
+        """The same numbers but for some."""
+        return Numbers(**{**vars(self), **others})
 
 
-def empirical(unit: str, low: float, high: float, *, whole: bool = False) -> Any:
-    """A field of a room's record of numbers; one of `whole` numbers is annotated as `int`."""
-    return field(metadata={"quantity": Quantity(unit=unit, low=low, high=high, whole=whole)})
+@cache
+def room_numbers(room: str) -> Numbers:
+    """The numbers of a room of the package."""
+    return load_numbers(NUMBERS_DIR / f"{room}.yaml")
 
 
-def room_numbers(room: str, record: type[Record]) -> Record:
-    """The numbers of a room of the package, read anew: a room keeps what it got."""
-    return load_room_numbers(NUMBERS_DIR / f"{room}.yaml", record)
+def load_numbers(path: Path) -> Numbers:
+    """The numbers of such a file; those between whole numbers are whole.
 
-
-def load_room_numbers(path: Path, record: type[Record]) -> Record:
-    """A record of numbers from such a file.
-
-    Raises InputError for a number that is missing, unknown, of another unit or outside its range.
+    Raises InputError for an entry without one of ENTRY_KEYS, and for a number outside its range.
     """
     found = read_yaml_mapping(path, "numbers of a room").get("numbers")
-    quantities = {spec.name: spec.metadata["quantity"] for spec in fields(record)}  # type: ignore[arg-type]
-    if not isinstance(found, Mapping) or set(found) != set(quantities):
-        odd = sorted(map(str, {*found} ^ {*quantities})) if isinstance(found, Mapping) else [repr(found)]
-        raise InputError(
-            f"{path.name}: numbers {', '.join(odd)} are missing or unknown; expected {', '.join(quantities)}"
-        )
-    return record(**{name: _value(entry, quantities[name], path.name, name) for name, entry in found.items()})
+    if not isinstance(found, Mapping):
+        raise InputError(f"{path.name}: numbers is {found!r}; expected a mapping of numbers")
+    return Numbers(**{str(name): _value(entry, path.name, str(name)) for name, entry in found.items()})
 
 
-def _value(entry: object, quantity: Quantity, where: str, name: str) -> Any:
+def _value(entry: object, where: str, name: str) -> float:
     if not isinstance(entry, Mapping) or set(entry) != set(ENTRY_KEYS):
         raise InputError(f"{where}: {name} is {entry!r}; expected a mapping of {', '.join(ENTRY_KEYS)}")
-    if str(entry["unit"]) != quantity.unit:
-        raise InputError(f"{where}: {name} has unit {entry['unit']!r}; expected {quantity.unit!r}")
     if entry["status"] not in STATUSES:
         raise InputError(f"{where}: {name} is {entry['status']!r}; expected one of {', '.join(STATUSES)}")
-    quantity.require(where, name, entry["value"])
-    return entry["value"] if quantity.whole else float(entry["value"])
+    ends = entry["range"]
+    if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, int | float) for end in ends):
+        raise InputError(f"{where}: {name} has range {ends!r}; expected its least and most")
+    low, high = ends
+    whole = isinstance(low, int)
+    Quantity(unit=str(entry["unit"]), low=low, high=high, whole=whole).require(where, name, entry["value"])
+    return int(entry["value"]) if whole else float(entry["value"])

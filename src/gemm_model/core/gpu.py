@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gemm_model.config.numbers import empirical, room_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
 from gemm_model.core.errors import InputError
 from gemm_model.core.quantity import Quantity
@@ -30,24 +30,6 @@ INTERVAL = Quantity(unit="1", low=0, high=1)
 TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssumedNumbers:
-    """What a description takes for granted where it does not say: `config/numbers/gpu.yaml`."""
-
-    mma_clk_share: float = empirical("1", 0.4, 1.0)
-    l2_merging_sms: float = empirical("SMs", 1.0, 18.0)
-    graph_launch_us: float = empirical("us", 0.05, 50.0)
-    event_pair_us: float = empirical("us", 0.0, 50.0)
-    idle_power_share: float = empirical("1", 0.0, 1.0)
-    tensor_load_gain: float = empirical("1", 1.0, 2.0)
-    tensor_interval: float = empirical("1", 0.0, 1.0)
-    dram_interval: float = empirical("1", 0.0, 1.0)
-    l2_interval: float = empirical("1", 0.0, 1.0)
-    sm_interval: float = empirical("1", 0.0, 1.0)
-    latency_interval: float = empirical("1", 0.0, 1.0)
-    launch_interval: float = empirical("1", 0.0, 1.0)
-
-
 ASSUMED_INTERVALS = {
     "flop_per_clk_per_sm": "tensor_interval",
     "dram_read_gb_per_s": "dram_interval",
@@ -60,19 +42,14 @@ ASSUMED_INTERVALS = {
     "l2_latency_clk": "latency_interval",
     "graph_launch_us": "launch_interval",
 }
-"""Which of AssumedNumbers is the interval of a number of a card that was not measured, where its description
-tells none. That of `flop_per_clk_per_sm` is the rate's in work: the clock's under MMAs."""
-
-
-@cache
-def assumed_numbers() -> AssumedNumbers:
-    return room_numbers("gpu", AssumedNumbers)
+"""Which number of `config/numbers/gpu.yaml` is the interval of a number of a card that was not measured, where
+its description tells none. That of `flop_per_clk_per_sm` is the rate's in work: the clock's under MMAs."""
 
 
 def number(unit: str, low: float, high: float, *, assumed: str = "", **default: Any) -> Any:
     """A number of a description with its unit and range; `assumed` is the one taken where it is left out."""
     if assumed:
-        default["default_factory"] = lambda: getattr(assumed_numbers(), assumed)
+        default["default_factory"] = lambda: getattr(room_numbers("gpu"), assumed)
     return field(metadata={"quantity": Quantity(unit=unit, low=low, high=high)}, **default)
 
 
@@ -205,7 +182,7 @@ class GpuSpec:
         """
         if self.validated:
             return 0.0
-        assumed: float = getattr(assumed_numbers(), ASSUMED_INTERVALS[name])
+        assumed: float = getattr(room_numbers("gpu"), ASSUMED_INTERVALS[name])
         return self.intervals.get(name, assumed)
 
     @property
@@ -223,7 +200,7 @@ class GpuSpec:
         """Board power without work, clocks up [W]; 0 where neither it nor a power cap is known."""
         if self.idle_power_w is not None:
             return self.idle_power_w
-        return assumed_numbers().idle_power_share * (self.power_cap_w or 0.0)
+        return room_numbers("gpu").idle_power_share * (self.power_cap_w or 0.0)
 
     @property
     def dram_bytes_per_us(self) -> float:

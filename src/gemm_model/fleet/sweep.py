@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.environment import timestamp
-from gemm_model.bench.numbers import bench_numbers
 from gemm_model.bench.provider import Provider
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import (
@@ -23,6 +22,7 @@ from gemm_model.bench.runner import (
     sentinel_of,
     table_cells,
 )
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.fleet.cluster import CARD, COMPILER, offered, refuse_other_versions
 from gemm_model.fleet.journal import Journal
@@ -219,7 +219,7 @@ def remarks_on(readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
         drift = sentinel_drift(readings[uuid])
         if drift > SENTINEL_DRIFT_LIMIT:
             remarks.setdefault(uuid, []).append(f"sentinel drifted by {drift:.1%}")
-        if abs(time_us / middle - 1.0) > bench_numbers().card_difference:
+        if abs(time_us / middle - 1.0) > room_numbers("bench").card_difference:
             remark = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
             remarks.setdefault(uuid, []).append(remark)
     return {uuid: "; ".join(said) for uuid, said in remarks.items()}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import ceil, gcd
 from typing import Any
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import require_size
 from gemm_model.hierarchy.levels import REGISTER_BYTES, Datapath
-from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 WARP = 32
 WARPGROUP = 128
@@ -118,7 +118,7 @@ def footprint(blocking: Blocking, gpu: GpuSpec, datapath: Datapath) -> Footprint
     (two or more stages, whose copies pass no registers). Accumulators of Blackwell's tensor cores live in
     tensor memory.
     """
-    threads = blocking.warps * threads_per_warp(gpu, datapath)
+    numbers, threads = room_numbers("hierarchy"), blocking.warps * threads_per_warp(gpu, datapath)
     outputs = blocking.cta_m * blocking.cta_n
     accumulators = ceil(outputs / threads * datapath.acc_bytes / REGISTER_BYTES)
     stage_bytes = ceil(
@@ -127,9 +127,9 @@ def footprint(blocking: Blocking, gpu: GpuSpec, datapath: Datapath) -> Footprint
     if datapath.name == "cuda_cores":
         ahead = 2 if blocking.stages > 1 else 1
         operands = ahead * (blocking.thread_m + blocking.thread_n)
-        registers = accumulators + operands + hierarchy_numbers().working_registers
+        registers = accumulators + operands + int(numbers.working_registers)
     else:
-        registers = (0 if gpu.tmem_columns else accumulators) + hierarchy_numbers().mma_working_registers
+        registers = (0 if gpu.tmem_columns else accumulators) + int(numbers.mma_working_registers)
     smem_bytes = blocking.stages * stage_bytes
     _require_room("registers per thread", registers, gpu.registers_per_thread, gpu)
     _require_room("registers", registers * threads, gpu.registers_per_sm, gpu)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
 from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine
-from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 UNITS = ("issue", "smem", "l2", "dram")
 LIMITERS = (*UNITS, "latency")
@@ -85,7 +85,7 @@ def runtime(
     peak = machine.datapath.fma_per_clk * machine.gpu.sm_count
     return Runtime(
         runtime_us=total / machine.gpu.sm_clk_mhz,
-        limiter=busiest if rate * clocks[busiest] >= hierarchy_numbers().busy_share else "latency",
+        limiter=busiest if rate * clocks[busiest] >= room_numbers("hierarchy").busy_share else "latency",
         fraction_of_peak=m * n * k / (peak * total),
         clocks=clocks,
         dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
@@ -115,7 +115,7 @@ def tile_clocks(
     work = work_per_k(blocking)
     fma_clocks = work.fma_instructions * WARP / machine.datapath.fma_per_clk
     # A scheduler needs several warps to issue every clock, because a warp waits between its instructions.
-    slots = min(SCHEDULERS, resident * blocking.warps / hierarchy_numbers().clocks_between_issues)
+    slots = min(SCHEDULERS, resident * blocking.warps / room_numbers("hierarchy").clocks_between_issues)
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
     # The SM's ingress and its share of L2 both bound the loads.
     l2 = machine.level("l2")

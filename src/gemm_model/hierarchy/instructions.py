@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import WARP, Blocking
-from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 SCHEDULERS = 4
 """Warp instructions that an SM starts per clock [1/clk]; since Volta: one for each of its four parts;
@@ -42,7 +42,7 @@ class Work:
 
 def work_per_k(blocking: Blocking) -> Work:
     """Instructions, wavefronts and L2 bytes of one CTA for one step of k."""
-    counted = hierarchy_numbers()
+    counted = room_numbers("hierarchy")
     warps = blocking.warps
     fma = float(warps * blocking.thread_m * blocking.thread_n)
     l2_bytes = float(WORD_BYTES * (blocking.cta_m + blocking.cta_n))
@@ -96,7 +96,7 @@ def staged_wavefronts(blocking: Blocking) -> float:
         return float(blocking.thread_m + blocking.thread_n)
     a_shared = blocking.interleaved or blocking.lanes_n >= 2
     b_shared = blocking.interleaved or blocking.lanes_n <= 2
-    measured = hierarchy_numbers()
+    measured = room_numbers("hierarchy")
     a_clocks = measured.half_warp_clocks if a_shared else measured.quarter_warp_clocks
     b_clocks = measured.half_warp_clocks if b_shared else measured.quarter_warp_clocks
     return (blocking.thread_m * a_clocks + blocking.thread_n * b_clocks) / blocking.vector

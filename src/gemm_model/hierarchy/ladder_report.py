@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine
-from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 COUNTER_OF_UNIT = {"issue": "issue_pct", "smem": "wavefront_pct", "l2": "l2_pct", "dram": "dram_pct"}
 """The hardware counter of a table (percent of the unit's peak) for each unit that may limit a kernel."""
@@ -63,7 +63,7 @@ def _counted_limiter(table: pd.DataFrame) -> pd.Series:
         shares[column] /= shares[column].max()
     values = np.nan_to_num(shares.to_numpy(dtype=np.float64), nan=0.0)
     busiest = np.array(list(COUNTER_OF_UNIT))[values.argmax(axis=1)]
-    named = np.where(values.max(axis=1) >= hierarchy_numbers().busy_share, busiest, "latency")
+    named = np.where(values.max(axis=1) >= room_numbers("hierarchy").busy_share, busiest, "latency")
     return pd.Series(np.where(shares.isna().any(axis=1), "", named), index=table.index)
 
 

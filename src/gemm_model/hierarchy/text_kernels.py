@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Grid, match
-from gemm_model.hierarchy.numbers import hierarchy_numbers
 
 SHAPE = (4096, 4096, 4096)
 
@@ -30,7 +30,7 @@ class TextKernel:
 
 def text_kernels() -> tuple[TextKernel, ...]:
     """The lines of the text's table, in its order."""
-    measured = hierarchy_numbers()
+    measured = room_numbers("hierarchy")
     tiled = Blocking(
         cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
     )
@@ -59,7 +59,7 @@ class TextPrediction:
 
     @property
     def measured_of_cublas(self) -> float:
-        return self.measured_tflops / hierarchy_numbers().text_cublas_tflops
+        return self.measured_tflops / room_numbers("hierarchy").text_cublas_tflops
 
 
 def text_predictions(machine: Machine, parameters: RuntimeParameters) -> tuple[TextPrediction, ...]:

@@ -17,12 +17,12 @@ import numpy as np
 
 from gemm_model import __version__
 from gemm_model.choice.selection import Ranker
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
-from gemm_model.integrations.numbers import integration_numbers
 from gemm_model.integrations.triton import config_from, fits
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import TORCH_FAMILY, family_of
@@ -136,7 +136,7 @@ class WayTimes:
         times_us = np.full(len(ways), np.inf)
         if found.any():
             times_us[found] = self.library.model.predict_batch(batch[found]).runtime_us
-        numbers = integration_numbers()
+        numbers = room_numbers("integrations")
         persistent = np.array([way.template in PERSISTENT for way in ways])
         factors = np.where(persistent, numbers.inductor_persistent, numbers.inductor_pointers)
         return [float(time_us) for time_us in times_us * factors]
@@ -286,7 +286,7 @@ def in_order(ways: Sequence[Way], predicted_us: Sequence[float]) -> list[int]:
 
     A template takes the library's place where it stays faster at the far end of its error band.
     """
-    band = 1.0 + integration_numbers().inductor_band
+    band = 1.0 + room_numbers("integrations").inductor_band
     bound_us = [
         time_us * (1.0 if way.template.startswith(EXTERN) else band)
         for way, time_us in zip(ways, predicted_us, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -16,7 +17,6 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.kind_columns import CONV, KindColumns, bits_of
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 
 LINE_BYTES = 128.0
 """Size of an L2 line [B]; all NVIDIA GPUs; CUDA C++ Programming Guide."""
@@ -57,5 +57,5 @@ def further_pieces(pitch_bytes: Values) -> Values:
 
     0 if rows start at multiples of 64 bytes, 1 at 32, 3 at 16.
     """
-    piece_bytes = kernel_model_numbers().l2_piece_bytes
+    piece_bytes = room_numbers("kernel_model").l2_piece_bytes
     return piece_bytes / minimum(row_alignment(pitch_bytes), piece_bytes) - 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
@@ -41,7 +41,6 @@ from gemm_model.kernels.mechanisms import (
     start_values,
     within_phases,
 )
-from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 4
@@ -159,8 +158,8 @@ class Calibration:
         }
         shared = [
             compiled_code(self.family).values(),
-            asdict(family_numbers()),
-            asdict(kernel_model_numbers()),
+            vars(room_numbers("kernels")),
+            vars(room_numbers("kernel_model")),
         ]
         text = json.dumps([self.gpu, self.family, values, *shared], sort_keys=True)
         return sha256(text.encode()).hexdigest()[:16]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import LaunchContext
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.mechanisms import Clock, Power
@@ -43,7 +43,7 @@ def burst_clock_mhz(
     A clock locked far below boost has voltage to spare: only MMAs lower it, at once, and it recovers after
     `clock_recovery_us`, so longer kernels lose no more.
     """
-    unit, lowest = 1.0 - gpu.mma_clk_share, kernel_model_numbers().lowest_clock_share
+    unit, lowest = 1.0 - gpu.mma_clk_share, room_numbers("kernel_model").lowest_clock_share
     if gpu.clock_recovery_us is not None:
         left = minimum(gpu.clock_recovery_us / waves_us, 1.0)
         return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, lowest)
@@ -91,7 +91,7 @@ def capped_clock_share(
     # A budget of 1 or more gives a share of 1; without a cap the budget is infinite.
     cube = _cube_root(minimum(budget, 1.0))
     share = where(linear > floor, maximum(cube, floor), linear)
-    return maximum(minimum(share, 1.0), kernel_model_numbers().lowest_clock_share)
+    return maximum(minimum(share, 1.0), room_numbers("kernel_model").lowest_clock_share)
 
 
 def _cube_root(value: Values) -> Values:
@@ -177,7 +177,7 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
     C / (1 - slope^2) above its start. The slope is bounded by what the MMAs' share of the clocks, and the
     length of the waves, take off the clock. A power cap may only lower it.
     """
-    numbers = kernel_model_numbers()
+    numbers = room_numbers("kernel_model")
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
     above = max(light_load_share(gpu, clock) - first, 0.0)
     sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
@@ -202,4 +202,4 @@ def clock_without_loads_mhz(
     if gpu.clock_recovery_us is None:
         waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
         found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
-    return minimum(found * (1.0 + kernel_model_numbers().settled_within), highest)
+    return minimum(found * (1.0 + room_numbers("kernel_model").settled_within), highest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import (
     Flags,
     Values,
@@ -23,7 +24,6 @@ from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding
 from gemm_model.kernel_model.epilogue import Stall
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.mainloop import KTile
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us, sms_to_saturate_l2
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
@@ -345,7 +345,7 @@ def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
     A slower clock makes a kernel less intense, so the rule is a falling function of the clock and has one
     fixed point; two steps and Aitken's extrapolation find it to a few parts in 10^5.
     """
-    numbers = kernel_model_numbers()
+    numbers = room_numbers("kernel_model")
     first, steepest = gpu.sm_clk_mhz * numbers.first_clock_share, numbers.steepest_clock_slope
     second = clock(work.waves_us(first), first)
     third = clock(work.waves_us(second), second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, power, sqrt, where
 from gemm_model.core.gpu import GpuSpec
@@ -10,7 +11,6 @@ from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import KernelFamily, TilePeriod
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
-from gemm_model.kernels.numbers import family_numbers
 
 LOWEST_SIGMOID = -87.34
 """Sum from which down 1 / (1 + exp(-sum)) is less than the smallest normal number, 2^-126 [1]; fp32; IEEE
@@ -105,7 +105,7 @@ def tile_by_tile_clk(
         return 0.0
     stores = numbers.pointer_stores
     outputs = batch.cta_m * batch.cta_n * batch.kinds.output_share
-    spills = resources.accumulator_registers > family_numbers().grouped_accumulators
+    spills = resources.accumulator_registers > room_numbers("kernels").grouped_accumulators
     spilled = where(spills, stores.spilled_registers * resources.warpgroups, 0.0)
     stored = outputs / 1000.0 * stores.output_clk + spilled * stores.spill_clk
     return where(batch.kinds.grouped, stored + numbers.latency.load_clk, 0.0)

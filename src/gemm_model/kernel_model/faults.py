@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
-from gemm_model.config.numbers import empirical, room_numbers
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import with_sms
 from gemm_model.kernel_model.elasticity import Composed
@@ -20,32 +19,13 @@ from gemm_model.kernel_model.question import World
 from gemm_model.kernels.registry import family_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountNumbers:
-    """How counts and predictions of kernels without a fault compare: `config/numbers/counts.yaml`."""
-
-    time_spread: float = empirical("1", 0.001, 1.0)
-    dram_spread: float = empirical("1", 0.001, 1.0)
-    l2_read_spread: float = empirical("1", 0.001, 1.0)
-    l2_write_spread: float = empirical("1", 0.001, 1.0)
-    smem_spread: float = empirical("1", 0.001, 1.0)
-    ctas_spread: float = empirical("1", 0.001, 1.0)
-    farthest: float = empirical("1", 1.0, 100.0)
-    fewest_bytes: float = empirical("B", 1.0, 1e9)
-
-
-@cache
-def count_numbers() -> CountNumbers:
-    return room_numbers("counts", CountNumbers)
-
-
 @dataclass(frozen=True, slots=True)
 class Count:
     """What a profiler counts of one kernel, and how far the model may be off."""
 
     name: str
     spread: str
-    """Field of CountNumbers: the standard deviation of log(counted / predicted) without a fault."""
+    """Which of `config/numbers/counts.yaml`: the standard deviation of log(counted / predicted) without a fault."""
     usually: str
     """What usually makes it another than predicted."""
     predicted: Callable[[Composed], float]
@@ -213,14 +193,14 @@ def likeliest(as_meant: float, found: Sequence[Suspect]) -> Suspect | None:
 
 def distance_of(found: Composed, counted: Mapping[str, float]) -> float:
     """How far a kernel's counts are from the counted ones, in spreads [1]."""
-    farthest = count_numbers().farthest
+    farthest = room_numbers("counts").farthest
     squares = [min(off, farthest) ** 2 for off in deviations(found, counted).values()]
     return math.sqrt(sum(squares) / max(len(squares), 1))
 
 
 def deviations(found: Composed, counted: Mapping[str, float]) -> dict[str, float]:
     """How far each of a kernel's counts is from the counted one, in its spreads [1]."""
-    numbers, told = count_numbers(), {}
+    numbers, told = room_numbers("counts"), {}
     for count in COUNTS:
         if count.name in counted:
             least = numbers.fewest_bytes if count.name.endswith("_bytes") else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Values,
@@ -17,7 +18,6 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.spilling import spilled_clk
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
@@ -98,7 +98,7 @@ def beside_held(resources: Resources) -> Values:
     Warps that multiply too issue a load after the MMAs in their code, so that all of them lie before it.
     """
     held = minimum(maximum(resources.stages - resources.loads_under_way, 0.0), 1.0)
-    return 1.0 - kernel_model_numbers().held_math_share * held * (1.0 - resources.in_step)
+    return 1.0 - room_numbers("kernel_model").held_math_share * held * (1.0 - resources.in_step)
 
 
 def math_clk(

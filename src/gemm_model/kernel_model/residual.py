@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor
 from gemm_model.core.errors import InputError
@@ -25,7 +26,6 @@ from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive, write_archive
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.kernel_time import KernelTime
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 
 LIMIT = 0.08
 """The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the
@@ -111,7 +111,7 @@ def _alignment(pitch_bytes: Values) -> Values:
 
 def supported_share(settled_clk_share: Values) -> Values:
     """The share of a correction [1] that a kernel at `settled_clk_share` of the boost clock [1] supports."""
-    known = kernel_model_numbers()
+    known = room_numbers("kernel_model")
     none, whole = known.trees_least_clk_share, known.trees_whole_clk_share
     return maximum(minimum((settled_clk_share - none) / (whole - none), 1.0), 0.0)
 

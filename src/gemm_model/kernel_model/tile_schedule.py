@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -19,7 +20,6 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
 from gemm_model.core.records import constructor, formula_record
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 
@@ -239,7 +239,7 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
         full = ceil(tiles / resident) - 1.0
         last_work = _last_of_unlike_groups(batch, full)
     if any_of(batch.stream_k):
-        fewest = kernel_model_numbers().fewest_stream_k_tiles
+        fewest = room_numbers("kernel_model").fewest_stream_k_tiles
         deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > fewest)
         whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
         dealt = tiles - whole * at_once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
@@ -20,7 +21,6 @@ from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import further_pieces
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import footprint_bytes
-from gemm_model.kernel_model.numbers import kernel_model_numbers
 from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
 from gemm_model.kernel_model.reduction import workspace_bytes
 from gemm_model.kernel_model.spilling import spilled_l2_bytes
@@ -210,7 +210,7 @@ def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     pieces = further_pieces(batch.output_pitch_bytes)
     if not any_of(pieces > 0.0):
         return 0.0
-    piece_bytes = kernel_model_numbers().l2_piece_bytes
+    piece_bytes = room_numbers("kernel_model").l2_piece_bytes
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
     return numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
 

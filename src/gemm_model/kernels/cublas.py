@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one_of, where
 from gemm_model.core.kernel_config import AUTO, PINGPONG, TWO_CTA
 from gemm_model.core.kind_columns import BLOCK_SCALING
 from gemm_model.kernels import cutlass, multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder
-from gemm_model.kernels.numbers import family_numbers
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
 
 
@@ -31,7 +31,7 @@ def in_its_schedule(batch: GemmBatch) -> Flags:
     cooperative.
     """
     sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
-    too_large = sets * batch.cta_m * batch.cta_n > family_numbers().cublas_pingpong_accumulators
+    too_large = sets * batch.cta_m * batch.cta_n > room_numbers("kernels").cublas_pingpong_accumulators
     fits: Flags = too_large ^ (batch.schedule == PINGPONG)
     return fits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags
 from gemm_model.core.kernel_config import AUTO, PINGPONG
@@ -11,7 +12,6 @@ from gemm_model.core.kind_columns import CONV
 from gemm_model.kernels import cutlass
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
-from gemm_model.kernels.numbers import family_numbers
 
 SPLITS = (*range(1, 9), *range(10, 25, 2), 32, 44, 64)
 """Parts of K [1]; weight gradients and small GEMMs with long K; grids of its kernels on an H200, in steps of
@@ -20,7 +20,7 @@ at most a seventh up to 24."""
 
 def in_its_schedule(batch: GemmBatch) -> Flags:
     """Whether the schedule is the tile's own: cooperative for large tiles."""
-    too_large = batch.cta_m * batch.cta_n > family_numbers().cudnn_pingpong_accumulators
+    too_large = batch.cta_m * batch.cta_n > room_numbers("kernels").cudnn_pingpong_accumulators
     fits: Flags = too_large ^ (batch.schedule == PINGPONG)
     return fits
 

@@ -5,12 +5,12 @@ From sm80 on the ring is filled by asynchronous copies (cp.async); before it thr
 
 from __future__ import annotations
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, is_multiple, where
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.family import ResourceRules, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
-from gemm_model.kernels.numbers import family_numbers
 
 REGISTER_COPY, ASYNC_COPY = ("sm70", "sm75"), ("sm80", "sm86", "sm89")
 
@@ -22,7 +22,7 @@ def offers_tile(batch: GemmBatch) -> Flags:
 
 
 def warpgroups(batch: GemmBatch) -> Values:
-    return where(batch.cta_m * batch.cta_n <= family_numbers().four_warp_accumulators, 1.0, 2.0)
+    return where(batch.cta_m * batch.cta_n <= room_numbers("kernels").four_warp_accumulators, 1.0, 2.0)
 
 
 def resource_rules(*, stages: float = float("inf")) -> ResourceRules:

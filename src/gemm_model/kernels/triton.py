@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, maximum, power_of_two_divisor, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS
@@ -11,7 +12,6 @@ from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS
 from gemm_model.kernels import multistage, warpgroup_mma
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
-from gemm_model.kernels.numbers import family_numbers
 
 
 def offers_tile(batch: GemmBatch) -> Flags:
@@ -79,7 +79,7 @@ def in_step(batch: GemmBatch) -> Values:
 
 def mmas_ahead() -> float:
     """MMA instructions that an SM's tensor cores queue [1]; Hopper."""
-    return family_numbers().triton_mmas_ahead
+    return room_numbers("kernels").triton_mmas_ahead
 
 
 RULES = ResourceRules(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
-from gemm_model.overlap.numbers import overlap_numbers
 
 OPERAND_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2}
 """Element types the kernel takes, with their bytes."""
@@ -153,13 +153,13 @@ class KernelBuild:
     @property
     def fill_window(self) -> int:
         """K tiles of A that a CTA has in flight while it fills its ring."""
-        in_flight = overlap_numbers().fill_bytes_in_flight
+        in_flight = room_numbers("overlap").fill_bytes_in_flight
         return min(max(math.ceil(in_flight / (self.ctas * self.a_stage_bytes)), 1), self.stages)
 
     @property
     def prefetch_interval_clocks(self) -> int:
         """SM clocks between two prefetched K tiles of a CTA."""
-        return round(self.ctas * self.a_stage_bytes / overlap_numbers().prefetch_bytes_per_clk)
+        return round(self.ctas * self.a_stage_bytes / room_numbers("overlap").prefetch_bytes_per_clk)
 
     @property
     def smem_bytes(self) -> int:

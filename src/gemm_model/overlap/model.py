@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.overlap.config import TILE_K_BYTES, UNIT_M, KernelBuild, OverlapSetting, check_problem
-from gemm_model.overlap.numbers import overlap_numbers
 from gemm_model.overlap.plan import plan_build
 
 
@@ -219,7 +219,7 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
 
 def row_reads(k: int) -> float:
     """Time to read a row of k elements, in reads of `access_elements`; no row takes less than one."""
-    return max(k / overlap_numbers().access_elements, 1.0)
+    return max(k / room_numbers("overlap").access_elements, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ def queue_delay_us(
     at: FloatArray, quiet_until: FloatArray, ring_until: FloatArray, most_us: float
 ) -> FloatArray:
     """Wait of an access issued at `at` behind weights already requested, which DRAM delivers first."""
-    felt = np.clip((at - quiet_until) / overlap_numbers().build_ramp_us + 0.5, 0.0, 1.0)
+    felt = np.clip((at - quiet_until) / room_numbers("overlap").build_ramp_us + 0.5, 0.0, 1.0)
     delay: FloatArray = felt * np.clip(ring_until - at, 0.0, most_us)
     return delay
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import RESERVED_SMEM, SMEM_PER_CTA, SMEM_PER_SM, TILE_M, UNIT_M, KernelBuild
-from gemm_model.overlap.numbers import overlap_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def plan_build(m: int, n: int, k: int, a_type: str, b_type: str, gpu: GpuSpec) -
         least,
         split_k=grid.split_k,
         clusters=grid.clusters,
-        fill_delay_clocks=overlap_numbers().fill_delay_clk if grid.delayed else 0,
+        fill_delay_clocks=int(room_numbers("overlap").fill_delay_clk) if grid.delayed else 0,
     )
     return replace(build, stages=_stages(build, grid.ctas_per_sm))
 
@@ -62,7 +62,7 @@ def _grid_of_many(tiles: int, m: int, least: KernelBuild, sm_count: int) -> _Gri
 
 def _grid_of_few(tiles: int, k: int, least: KernelBuild, gpu: GpuSpec) -> _Grid:
     """At most a tile per SM: K is split."""
-    numbers, sm_count = overlap_numbers(), gpu.sm_count
+    numbers, sm_count = room_numbers("overlap"), gpu.sm_count
     k_tiles = math.ceil(k / least.tile_k)
     places = {split: gpu.clusters_at_once(split) for split in (4, 8)}
 
@@ -93,7 +93,7 @@ def _few_ctas(split_k: int, tiles: int, k_tiles: int, least: KernelBuild, gpu: G
     """
     ctas = tiles * split_k
     most = split_k * gpu.clusters_at_once(split_k)
-    few = split_k > 2 and ctas <= overlap_numbers().few_sms * gpu.sm_count
+    few = split_k > 2 and ctas <= room_numbers("overlap").few_sms * gpu.sm_count
     if few or (ctas <= most and _wants_deep_ring(split_k, k_tiles, least)):
         return _Grid(split_k, tiles, 1)
     return _Grid(split_k, tiles, 2, delayed=True)

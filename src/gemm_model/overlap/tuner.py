@@ -8,10 +8,10 @@ from itertools import product
 
 import numpy as np
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import Chains, LayerCase, OverlapModel, Timeline, chains_of
-from gemm_model.overlap.numbers import overlap_numbers
 
 OVERLAP_RATIOS = (-1.0, 0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 PREFETCH_RATIOS = (-1.0, 0.0, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
@@ -47,7 +47,7 @@ def considered_triggers(early_share: float, previous_share: float = 0.0) -> tupl
     should be ready then. If slots are free, they start at once and their ring fill delays this layer's first
     loads, which are over half-way. Without a trigger, a previous kernel of many tokens takes its SMs first.
     """
-    numbers = overlap_numbers()
+    numbers = room_numbers("overlap")
     default = EARLY if early_share <= numbers.room_beside else HALFWAY
     return (default, NEVER) if previous_share <= numbers.few_tokens else (default,)
 
@@ -108,7 +108,7 @@ def choose(grid: Grid) -> int:
     share would continue after the main loop has begun. Without the default in the grid, it takes the fastest
     prediction.
     """
-    numbers = overlap_numbers()
+    numbers = room_numbers("overlap")
     triggers = considered_triggers(grid.early_share, grid.previous_share)
     trigger = triggers[0]
     default = grid.at(trigger, BEST_EFFORT)

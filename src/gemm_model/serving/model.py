@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import TRANSFERS_PER_CLK, GpuSpec
-from gemm_model.serving.numbers import ServingNumbers, serving_numbers
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.resources import (
     ACCESS_BYTES,
@@ -83,7 +83,7 @@ class Kernels:
     product: ServedProduct
     grid: TileGrid
     gpu: GpuSpec
-    numbers: ServingNumbers
+    numbers: Numbers
     resources: Resources
     row_sizes: tuple[FloatArray, NDArray[np.int64]]
     """The tiles' heights, and which of them each configuration has."""
@@ -136,7 +136,7 @@ class Launches:
         return self.kernels.gpu
 
     @property
-    def numbers(self) -> ServingNumbers:
+    def numbers(self) -> Numbers:
         return self.kernels.numbers
 
     @property
@@ -191,11 +191,13 @@ def launches_of(
     routing: str | Sequence[int] = "uniform",
     *,
     warm: bool = False,
-    numbers: ServingNumbers | None = None,
+    numbers: Numbers | None = None,
 ) -> Launches:
     """The launches of all configurations of `grid`; raises InputError where the card lacks the type."""
     gpu.flop_per_us(element_type(product.math_type).math_kind)
-    kernels, step_sm_clk, step_chain_clk = _kernels(product.smallest, grid, gpu, numbers or serving_numbers())
+    kernels, step_sm_clk, step_chain_clk = _kernels(
+        product.smallest, grid, gpu, numbers or room_numbers("serving")
+    )
     sizes, size_of_each = kernels.row_sizes
     tiles = [row_tiles(product, int(size), routing) for size in sizes]
     return Launches(
@@ -212,7 +214,7 @@ def launches_of(
 
 @lru_cache(maxsize=8)
 def _kernels(
-    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, numbers: ServingNumbers
+    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, numbers: Numbers
 ) -> tuple[Kernels, FloatArray, FloatArray]:
     """What products of all sizes share, kept for the next one: the kernels, and their steps' clocks."""
     kernels = Kernels(
@@ -226,7 +228,7 @@ def _kernels(
     return kernels, _step_sm_clk(kernels), _step_chain_clk(kernels)
 
 
-def activation_bytes(gpu: GpuSpec, numbers: ServingNumbers) -> float:
+def activation_bytes(gpu: GpuSpec, numbers: Numbers) -> float:
     """What a channel of DRAM transfers while it may activate one row [B]."""
     if gpu.dram_bus_bits >= HBM_BUS_BITS:
         return numbers.hbm_activation_bytes

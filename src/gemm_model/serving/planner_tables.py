@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
@@ -26,7 +27,6 @@ from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import MoeCell, Parallelism, moe_cells
 from gemm_model.serving.model_parts import Step, parts_of
 from gemm_model.serving.model_time import Card
-from gemm_model.serving.numbers import serving_numbers
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -124,7 +124,7 @@ def _attention_row(card: Card, heads: _Heads, batch: int, queries: int, keys: in
         window=max(heads.window - 1, 0) if prefill else 0,
         page_size=PAGE,
     )
-    time_us = card.predicted(problem)[0] + serving_numbers().attention_beside_us
+    time_us = card.predicted(problem)[0] + room_numbers("serving").attention_beside_us
     time_us += _cache_write_us(card.gpu, batch * queries, heads.kv_heads * heads.head_dim)
     sizes = {"batch_size": batch, "isl": queries, "num_heads": heads.heads}
     sizes |= {"num_key_value_heads": heads.kv_heads, "head_dim": heads.head_dim, "beam_width": 1}
@@ -162,7 +162,7 @@ def _experts_row(tensor: int, cell: MoeCell, gpu: GpuSpec, tokens: int, name: st
     # The activation reads and writes the first product, the sum reads the second one; both of all cards' experts.
     # Where experts are spread, the second product is filled with zeros first.
     moved = tokens * (cell.topk * (3 * cell.size + (1 if ranks == 1 else 2) * cell.hidden) + cell.hidden)
-    time_us = products_us + serving_numbers().experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
+    time_us = products_us + room_numbers("serving").experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
     return {
         "moe_dtype": MOE_TYPES.get((cell.dtype, cell.scaling), "bfloat16"),
         "num_tokens": tokens,
@@ -237,7 +237,7 @@ def _vidur_layer(card: Card, model: ModelShapes, tokens: int, ranks: int) -> dic
         "post_attention_layernorm": 2 * model.hidden,
         "add": 3 * model.hidden,
     }
-    beside_us = serving_numbers().small_kernel_us
+    beside_us = room_numbers("serving").small_kernel_us
     times_us |= {
         name: beside_us + _elementwise_us(card.gpu, 2.0 * tokens * each) for name, each in moved.items()
     }
@@ -258,7 +258,7 @@ def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ran
     own = model.attention
     (part,) = [each for each in parts_of(model, step, Parallelism(tensor=ranks)) if each.name == "attention"]
     kv_heads = own.kv_heads if isinstance(own, Attention) else own.heads
-    saved_us = serving_numbers().small_kernel_us
+    saved_us = room_numbers("serving").small_kernel_us
     saved_us += _elementwise_us(card.gpu, 8.0 * step.tokens * max(kv_heads // ranks, 1) * own.head_dim)
     name = "attn_prefill" if chunk else "attn_decode"
     return {
@@ -283,7 +283,7 @@ def _medians(times_us: Mapping[str, float]) -> dict[str, float]:
 def _cache_write_us(gpu: GpuSpec, tokens: int, width: int) -> float:
     """Writing K and V of `width` 16-bit elements a token [us]: a CTA a token, of a thread an element up to 512."""
     ctas = min(gpu.threads_per_sm // min(width, 512), gpu.ctas_per_sm)
-    waves_us = tokens / (gpu.sm_count * ctas) * serving_numbers().token_write_us
+    waves_us = tokens / (gpu.sm_count * ctas) * room_numbers("serving").token_write_us
     return max(waves_us, _elementwise_us(gpu, 8.0 * tokens * width))
 
 

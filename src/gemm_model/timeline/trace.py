@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.timeline.chrome_trace import TraceEvent
-from gemm_model.timeline.numbers import timeline_numbers
 
 SCHEMA = "gemm-model-trace/1"
 NS_PER_US = 1e3
@@ -111,9 +111,9 @@ class TraceInfo:
         if self.untraced_us is not None:
             found.append(f"{self.untraced_us:.3f} us without the tracer, launch included")
         if self.unranged_us is not None and self.untraced_us is not None:
-            own_us = self.unranged_us + timeline_numbers().launch_us
+            own_us = self.unranged_us + room_numbers("timeline").launch_us
             found.append(
-                f"traced less what ranges add, and {timeline_numbers().launch_us:g} us of launch: "
+                f"traced less what ranges add, and {room_numbers('timeline').launch_us:g} us of launch: "
                 f"{own_us:.3f} us, {own_us / self.untraced_us - 1.0:+.1%} of that"
             )
         if self.lost_warps:
