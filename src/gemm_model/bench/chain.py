@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gemm_model.bench.device import Device, PairedTiming, Timing, TimingSettings
+from gemm_model.bench.device import PairedTiming, Timing, TimingSettings
 from gemm_model.bench.provider import Launch, Operands, Provider
 from gemm_model.bench.rotation import rotation_of
 from gemm_model.bench.rows import NORM, Row
 
+if TYPE_CHECKING:
+    from gemm_model.bench.torch_device import TorchDevice
 
-def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSettings) -> dict[str, Any]:
+
+def time_chain(row: Row, device: TorchDevice, provider: Provider, settings: TimingSettings) -> dict[str, Any]:
     """Columns of a row: the time of a link, and of the partner alone if there is one.
 
     Raises KernelError if a kernel fails, the rotation does not fit or the graph cannot be captured.
@@ -49,7 +52,7 @@ def time_chain(row: Row, device: Device, provider: Provider, settings: TimingSet
 
 
 def _partner_gemms(
-    row: Row, device: Device, provider: Provider, operands: Sequence[Operands]
+    row: Row, device: TorchDevice, provider: Provider, operands: Sequence[Operands]
 ) -> tuple[list[Launch], float]:
     """The partner's launches, on the row's outputs if they fit, and the bytes that one rotation touches."""
     problem = row.chain.partner_problem(row.problem)
@@ -63,7 +66,7 @@ def _partner_gemms(
 
 
 def _alone(
-    partners: Sequence[Launch], row: Row, device: Device, settings: TimingSettings
+    partners: Sequence[Launch], row: Row, device: TorchDevice, settings: TimingSettings
 ) -> dict[str, float]:
     timing = device.time_graph(partners, settings, settled=row.chain.settled)
     return {"partner_us": timing.columns()["runtime_us"]}

@@ -1,4 +1,4 @@
-"""The GPU as the benchmark sees it: identity, operands, checks and the timing protocols."""
+"""What timings of a row are taken with, and what they find."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from gemm_model.bench.provider import Launch, Operands
-from gemm_model.bench.rotation import Rotation
 from gemm_model.core.errors import InputError
-from gemm_model.core.problem import GemmProblem
 
 Each = TypeVar("Each")
 
@@ -121,69 +118,3 @@ def percentile(ordered: list[float], fraction: float) -> float:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-class Device(Protocol):
-    """A card that launches kernels; `gemm_model.bench.torch_device:TorchDevice` is the real one."""
-
-    l2_bytes: int
-
-    def describe(self) -> dict[str, Any]:
-        """Identity of the card and its software: name, UUID, compute capability, SMs, memory, driver."""
-
-    def operands(self, problem: GemmProblem, placement: int) -> Operands:
-        """Random operands and an output at a place in memory; raises OutOfMemoryError."""
-
-    def scratch(self, size_bytes: int) -> Any:
-        """Memory that a kernel may use for itself; raises OutOfMemoryError."""
-
-    def displace(self, turn: int) -> None:
-        """Move memory that the driver keeps for kernels, such as spilled registers, to another place each
-        turn.
-        """
-
-    def lend(self, operands: list[list[Operands]]) -> bytes:
-        """A handle with which another process on this card uses the same memory while this process lives."""
-
-    def borrow(self, lent: bytes) -> list[list[Operands]]:
-        """The operands that another process lends."""
-
-    def rotating_operands(
-        self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
-    ) -> list[Operands]:
-        """Operands of each launch of a rotation, in part i of n of the memory; raises OutOfMemoryError."""
-
-    def norm(self, operands: Operands) -> Launch:
-        """A launch that writes A, its rows normed."""
-
-    def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
-        """Relative error of the result; raises IncorrectResultError, or KernelError from the launch."""
-
-    def time_burst(self, launches: Sequence[Launch], settings: TimingSettings, *, cold_l2: bool) -> Timing:
-        """Times of launches from a rested card, the placements in turn."""
-
-    def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
-        """Time of one launch among many back to back, once clock and power have settled."""
-
-    def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
-        """Time of one launch among many in a CUDA graph that walks through the launches in turn."""
-
-    def time_graph_pair(
-        self, first: Sequence[Launch], second: Sequence[Launch], settings: TimingSettings
-    ) -> PairedTiming:
-        """Time of one launch in a graph of the first, rested, and its gain over one of the second."""
-
-    def profile(self, launch: Launch, label: str) -> Mapping[str, Any]:
-        """Launch once under a label that a profiler sees; returns the card's state."""
-
-    def rested_launches(self, launch: Launch, count: int) -> None:
-        """Launch `count` times, each on a rested card with a cold L2, and wait for the end."""
-
-    def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
-        """Durations of the launch's longest kernel, without launch overhead, over `count` rested launches.
-
-        The longest kernel is the one that computes: a split-K launch clears its counters with another.
-        """
-
-    def healthy(self) -> bool:
-        """Whether further kernels can run in this process."""

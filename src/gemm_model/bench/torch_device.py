@@ -116,7 +116,10 @@ class Sensors:
 
 
 class TorchDevice:
-    """The first visible CUDA device."""
+    """The first visible CUDA device: its identity, operands, checks and the timing protocols.
+
+    Another class with these methods may take its place (`RunOptions.device`).
+    """
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
@@ -138,6 +141,7 @@ class TorchDevice:
         return text if text.startswith("GPU-") else f"GPU-{text}"
 
     def describe(self) -> dict[str, Any]:
+        """Identity of the card and its software: name, UUID, compute capability, SMs, memory, driver."""
         properties = self._properties
         return {
             "gpu_name": properties.name,
@@ -155,14 +159,17 @@ class TorchDevice:
         }
 
     def operands(self, problem: GemmProblem, placement: int) -> Operands:
+        """Random operands and an output at a place in memory; raises OutOfMemoryError."""
         with as_kernel_errors():
             return self._pool.operands(problem, placement)
 
     def scratch(self, size_bytes: int) -> torch.Tensor:
+        """Memory that a kernel may use for itself; raises OutOfMemoryError."""
         with as_kernel_errors():
             return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
     def displace(self, turn: int) -> None:
+        """Move memory that the driver keeps for kernels, such as spilled registers, to another place each turn."""
         stack_bytes = LEAST_STACK_BYTES + turn * STACK_STEP_BYTES
         code = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(STACK_LIMIT, ctypes.c_size_t(stack_bytes))
         if code != 0:
@@ -171,15 +178,18 @@ class TorchDevice:
             )
 
     def lend(self, operands: list[list[Operands]]) -> bytes:
+        """A handle with which another process on this card uses the same memory while this process lives."""
         return bytes(ForkingPickler.dumps(operands))
 
     def borrow(self, lent: bytes) -> list[list[Operands]]:
+        """The operands that another process lends."""
         operands: list[list[Operands]] = pickle.loads(lent)
         return operands
 
     def rotating_operands(
         self, problem: GemmProblem, rotation: Rotation, part: tuple[int, int]
     ) -> list[Operands]:
+        """Operands of each launch of a rotation, in part i of n of the memory; raises OutOfMemoryError."""
         needed_gb = rotation.footprint_bytes(problem) * part[1] / 1e9
         memory_gb = self._properties.total_memory / 1e9
         if needed_gb > USABLE_MEMORY * memory_gb:
@@ -191,11 +201,13 @@ class TorchDevice:
             return self._pool.rotating(problem, rotation, part)
 
     def norm(self, operands: Operands) -> Launch:
+        """A launch that writes A, its rows normed."""
         from gemm_model.bench.rms_norm import rms_norm
 
         return partial(rms_norm, operands.a, operands.a)
 
     def check(self, problem: GemmProblem, operands: Operands, launch: Launch) -> float:
+        """Relative error of the result; raises IncorrectResultError, or KernelError from the launch."""
         try:
             with as_kernel_errors(RuntimeError):
                 if self._reference is None or self._reference[0] != problem:
@@ -322,6 +334,7 @@ class TorchDevice:
         )
 
     def profile(self, launch: Launch, label: str) -> dict[str, Any]:
+        """Launch once under a label that a profiler sees; returns the card's state."""
         torch.cuda.synchronize()
         torch.cuda.nvtx.range_push(label)
         launch()
@@ -330,9 +343,14 @@ class TorchDevice:
         return self._sensors.read()
 
     def rested_launches(self, launch: Launch, count: int) -> None:
+        """Launch `count` times, each on a rested card with a cold L2, and wait for the end."""
         self._spaced_launches([launch], TRACED_REST_MS, count, flush=True)
 
     def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
+        """Durations of the launch's longest kernel, without launch overhead, over `count` rested launches.
+
+        The longest kernel is the one that computes: a split-K launch clears its counters with another.
+        """
         own = {name for name, _ in self._kernels(launch)}
         found = self._kernels(lambda: self.rested_launches(launch, count))
         times_us = [time_us for name, time_us in found if name in own]

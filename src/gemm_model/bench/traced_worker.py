@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gemm_model.bench.device import Device
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
+
+if TYPE_CHECKING:
+    from gemm_model.bench.torch_device import TorchDevice
 
 Each = TypeVar("Each")
 
@@ -127,7 +129,7 @@ def _tried(make: Callable[[], list[Each]], reply: dict[str, Any]) -> list[Each]:
         return []
 
 
-def _operands(device: Device, row: Row) -> list[Operands]:
+def _operands(device: TorchDevice, row: Row) -> list[Operands]:
     """Those of each round, each time elsewhere in memory, as is the scratch of a kernel that splits K."""
     found = [device.operands(row.problem, placement) for placement in range(ROUNDS)]
     if isinstance(row.config, KernelConfig) and row.config.split_k > 1:
@@ -140,7 +142,7 @@ def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> lis
     return [provider.prepare(row.problem, row.config, each) for each in operands]
 
 
-def _launched(device: Device, launch: Launch, part: str) -> list[float]:
+def _launched(device: TorchDevice, launch: Launch, part: str) -> list[float]:
     """The launches of one turn that count, and their times in us where they are timed."""
     count = LAUNCHES_A_TURN[part]
     if part == UNTRACED:

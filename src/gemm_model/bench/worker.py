@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gemm_model.bench.chain import time_chain
-from gemm_model.bench.device import Device, TimingSettings
+from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import (
     DescribingProvider,
@@ -30,11 +30,14 @@ from gemm_model.bench.provider import (
 from gemm_model.bench.rows import Outcome, Row, row_from_columns
 from gemm_model.core.errors import GemmModelError
 
+if TYPE_CHECKING:
+    from gemm_model.bench.torch_device import TorchDevice
 
-def load_device(target: str) -> Device:
+
+def load_device(target: str) -> TorchDevice:
     """A new device from 'module:class'."""
     module_name, _, class_name = target.partition(":")
-    device: Device = getattr(import_module(module_name), class_name)()
+    device: TorchDevice = getattr(import_module(module_name), class_name)()
     return device
 
 
@@ -43,11 +46,11 @@ class Worker:
 
     def __init__(self, device_target: str) -> None:
         self._device_target = device_target
-        self._device: Device | None = None
+        self._device: TorchDevice | None = None
         self._providers: dict[str, Provider] = {}
 
     @property
-    def device(self) -> Device:
+    def device(self) -> TorchDevice:
         if self._device is None:
             self._device = load_device(self._device_target)
         return self._device
