@@ -64,13 +64,13 @@ def commands() -> str:
         "4 a partial result.",
         "",
     ]
-    for verb, summary in VERBS.items():
+    for verb, of_verb in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"gemm-model {verb}", add_help=False)
         import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
         lines += [
             f"## {verb}",
             "",
-            summary[0].upper() + summary[1:] + ".",
+            of_verb["summary"][0].upper() + of_verb["summary"][1:] + ".",
             "",
             "```text",
             parser.format_usage().rstrip(),

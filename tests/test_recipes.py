@@ -26,8 +26,6 @@ import argparse
 from gemm_model.commands import common
 from gemm_model.report.document import Document
 
-EXAMPLES = ("world", "world --format json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("who", help="whom to greet")
@@ -83,7 +81,8 @@ def run(tmp_path_factory):
     edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
 
     (package / "commands/greet.py").write_text(VERB)
-    edit(package / "cli.py", r"(\nVERBS = \{\n)", r'\1    "greet": "greet somebody",\n')
+    with (package / "config/verbs.toml").open("a") as verbs:
+        verbs.write('\n[greet]\nsummary = "greet somebody"\nexamples = ["world", "world --format json"]\n')
     (folder / "library.py").write_text(PROVIDER)
     (folder / "sizes.csv").write_text("m,n,k\n512,512,512\n")
 

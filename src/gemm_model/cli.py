@@ -12,39 +12,18 @@ import os
 import re
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
 
+from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import GemmModelError, InputError
 
-VERBS = {
-    "predict": "predict runtimes of a table of kernels, or of one kernel, and explain them",
-    "explain": "say why one kernel takes its time, and what would change it",
-    "benchmark": "measure real kernels on this machine's GPU, and keep every row",
-    "plan": "choose the rows whose measurement teaches a calibration most within a time budget",
-    "data": "keep measurements as a data set: import, export, verify, show, diff",
-    "characterize": "measure a GPU's own numbers and write its description",
-    "calibrate": "fit the kernel model's parameters to measured tables",
-    "explore": "write a page about one problem: ranking, roofline, waves, what-ifs",
-    "rank": "choose a kernel configuration for a problem, or for a table of problems, by prediction",
-    "portfolio": "choose the few kernels that together serve a list of shapes best",
-    "model": "predict a transformer from its config.json: every GEMM and attention, prefill and decode, by card",
-    "serve-configs": "write Triton configurations for vLLM and SGLang, without tuning",
-    "emit": "write tables of predictions for a planner of deployments: aiconfigurator or Vidur",
-    "torch": "predict the GEMMs of a PyTorch model, module by module, without running it",
-    "cutlass-profiler": "write test lists for the CUTLASS profiler, and read its results as measurements",
-    "simulate": "draw a kernel's timeline, also for Perfetto: all SMs, one SM's ring, a measured trace",
-    "trace": "trace the warps of a real kernel on this machine's GPU, for the timeline",
-    "solve": "find the tile and ring buffer that run fastest, by exact search or by a proof with Z3",
-    "estimate": "estimate a pipeline machine's rates and latencies from measured kernels",
-    "overlap": "predict and tune chains of norms and GEMMs under programmatic dependent launch",
-    "hierarchy": "match the throughput of every memory level to what the datapath demands",
-    "list": "list what there is: gpus, models, families, types, calibrations",
-    "completion": "print a script that completes this command's words in a shell",
-}
+VERBS: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "verbs.toml").read_text(encoding="utf-8"))
+"""Summary and examples of each verb; a module of `commands` runs it."""
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
 _LONG_WORD = re.compile(r"[\w.+-]{300,}")
@@ -162,14 +141,15 @@ def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | 
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     named = None
-    for name, summary in VERBS.items():
+    for name, of_verb in VERBS.items():
+        summary = of_verb["summary"]
         child = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if verb in (name, None):
             module = import_module(f"gemm_model.commands.{name.replace('-', '_')}")
             module.add_arguments(child)
             child.set_defaults(run=module.run)
-            child.epilog = "examples:\n" + "\n".join(
-                f"  gemm-model {name} {words}" for words in module.EXAMPLES
+            child.epilog = "\n".join(
+                ["examples:", *(f"  gemm-model {name} {words}" for words in of_verb["examples"])]
             )
             child.keep_defaults_apart()
             named = child

@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     from gemm_model.bench.runner import RunOptions
     from gemm_model.bench.worker_process import WorkerProcess
 
-EXAMPLES = (
-    "--input testlists/dsv3.csv --dtype fp8 --output results/mine.csv",
-    "--input testlists/square.csv --tiles 128x256,128x128 --dry-run",
-    "--rows plan.csv --cluster local --output results/measurements",
-)
 L2_OF_REGIME = {
     "sustained": ("warm", "launches back to back find a warm L2"),
     "counters": ("cold", "the profiler flushes caches before each launch"),

@@ -26,11 +26,6 @@ RESIDUALS = ("auto", "donor", "off")
 PROCESSES = "2"
 """Fits of hold-outs at once: as many as a small machine has processors."""
 
-EXAMPLES = (
-    "--input burst.csv.gz --input sustained.csv.gz --gpu h200 --output mine.yaml",
-    "--input burst.csv --output mine.yaml --residual off --report report.txt",
-    "--input epilogues.csv.gz --input grouped.csv.gz --extend h200:quack --output quack.yaml",
-)
 
 MOST_PROCESSES = 4096
 """Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""

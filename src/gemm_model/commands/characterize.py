@@ -21,8 +21,6 @@ from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.report.document import Document
 
-EXAMPLES = ("--output mine.yaml", "--output mine.yaml --table numbers.csv --base h100_sxm --format json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "characterize")

@@ -8,7 +8,6 @@ from gemm_model.commands import common
 from gemm_model.report.document import Document
 
 SHELLS = ("bash", "zsh", "tcsh")
-EXAMPLES = ("bash > ~/.local/share/bash-completion/completions/gemm-model", "zsh > ~/.zfunc/_gemm-model")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

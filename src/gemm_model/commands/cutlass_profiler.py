@@ -10,11 +10,6 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document
 
-EXAMPLES = (
-    "--problems problems.json --output testlist.csv --configs-per-problem 8",
-    "--results profiler.gemm.csv --output measured.csv --gpu h200",
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "cutlass-profiler")

@@ -16,13 +16,6 @@ from gemm_model.report.document import Document, text_table
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES = (
-    "import mine rows.csv.gz",
-    "show mine",
-    "export mine --family quack --regime burst --output burst.csv",
-    "diff mine/20261122T101500Z-0a1b2c repeat.csv",
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=tuple(ACTIONS), metavar="|".join(ACTIONS), help="what to do")

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from gemm_model.core.gpu import GpuSpec
     from gemm_model.integrations.huggingface import ModelShapes
 
-EXAMPLES = (
-    "aiconfigurator --gpu h200 --memory-gib 141 --output systems",
-    "aiconfigurator --gpu l40s --memory-gib 48 --link-gb-per-s 32 --output systems --model config.json",
-    "vidur --gpu l40s --model config.json --output profiling",
-)
 AICONFIGURATOR, VIDUR = PLANNERS = ("aiconfigurator", "vidur")
 
 

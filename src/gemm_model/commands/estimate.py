@@ -24,13 +24,6 @@ COLUMNS = tuple(spec.name for spec in fields(Runs))
 DEFAULT_FIT = "mac_per_us,math_startup_us,load_bytes_per_us,load_startup_us,epilogue_us,init_us"
 
 
-EXAMPLES = (
-    "--traces small.csv.gz large.csv.gz --output mine.yaml",
-    "--input runs.csv --machine paper_a6000 --output mine.yaml",
-    "--input runs.csv --machine balanced --fit mac_per_us,load_bytes_per_us --format json",
-)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser, f"measured kernels: columns {', '.join(COLUMNS)}")
     add_options(parser, "estimate", machine_names=machine_names(), default_fit=DEFAULT_FIT)

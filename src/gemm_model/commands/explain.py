@@ -44,19 +44,6 @@ NAME = 40
 """Characters of a kernel's name [1]; tables of a profile; chosen."""
 BAR = 40
 """Characters of a whole runtime [1]; texts; chosen."""
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
-    "--m 8192 --n 1024 --k 8192 --dtype fp8 --cta 128x128 --gpu h200 --regime sustained --format json",
-    "--m 16 --n 7168 --k 2048 --kernel cutlass",
-    "--m 4096 --n 4096 --k 4096 --epilogue gelu,bias --cta 128x256 --cluster 2x1",
-    "--attention 'full batch=16 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128'",
-    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against h100_sxm",
-    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against cublas --html difference.html",
-    "--m 4096 --n 4096 --k 4096 --cta 128x128 --gpu h200,h100_sxm",
-    "--m 4096 --n 4096 --k 4096 --cta 128x128 --against 260us",
-    "--m 4096 --n 4096 --k 4096 --cta 128x256 --ncu report.csv",
-    "--profile trace.json",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

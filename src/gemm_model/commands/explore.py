@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from gemm_model.choice.expected import ExpectedTime
     from gemm_model.choice.selection import Ranking
 
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --dtype fp8 --html shape.html",
-    "--m 16 --n 7168 --k 2048 --family cutlass --html decode.html",
-    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --html experts.html",
-    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128' --html attention.html",
-)
 ALL_KERNELS = 1_000_000
 """Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
 

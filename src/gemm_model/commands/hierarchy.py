@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 
 
-EXAMPLES = (
-    "--gpu h200 --tile cta:128x128 --tile thread:8x8 --plot roofline.png",
-    "--datapath tensor_cores --dtype bf16 --solve --target 0.9 --format json",
-)
 WAYS = {
     "solve": ("datapath", "dtype", "shape", "stages", "output_mode", "no_l2", "target", "what_if", "plot"),
     "ladder": ("datapath", "dtype", "shape", "input", "plot"),

@@ -12,8 +12,6 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.report.document import Document
 
-EXAMPLES = ("gpus", "types --format json")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

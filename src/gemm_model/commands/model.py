@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from gemm_model.serving.model_parts import Step
     from gemm_model.serving.model_time import ModelTime
 
-EXAMPLES = (
-    "model/ --prompt-tokens 8192 --gpu h200,h100_sxm --price h200=3.5,h100_sxm=2.5",
-    "config.json --tp 1 --dp 8 --ep 8 --batch 256 --context 2048 --output parts.csv",
-)
 TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
 HIDDEN = ("gpu", "phase", "attention", "flop")

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from gemm_model.overlap.model import LayerCase, OverlapModel
     from gemm_model.overlap.tuner import Tuning
 
-EXAMPLES = (
-    "--m 8192 --k 8192 --n 16 --dtype e4m3 --tune",
-    "--input surfaces.csv --plot surfaces.png --format csv",
-)
 PLANNED = ("split_k", "stages", "clusters")
 
 

@@ -11,10 +11,6 @@ from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document
 
-EXAMPLES = (
-    "--budget 10min --gpu h200 --family quack --output plan.csv",
-    "--budget 90s --gpu my_gpu.yaml --dtype bf16,fp8 --input testlists/dsv3.csv --output plan.csv",
-)
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
 

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
     from gemm_model.choice.portfolio import Portfolio
 
-EXAMPLES = (
-    "--input shapes.csv --max-kernels 4 --dtype bf16",
-    "--input shapes.csv --max-kernels 8 --weight count --output kernels.csv --format csv",
-)
-
 
 SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_us", "best_us", "loss")
 """Of a shape what the text shows."""

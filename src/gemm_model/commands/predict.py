@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from gemm_model.report.page.content import Page
     from gemm_model.report.table_job import TableReport
 
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --dtype bf16 --cta 128x256 --cluster 2x1",
-    "--input kernels.csv --output results/ --gpu h200 --format json",
-    "--groups 512,300,0,16 --n 4096 --k 2048 --epilogue gated_silu --cta 128x128",
-    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096 --cta 128x128",
-    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128'",
-    "--n 4096 --k 4096 --cta 128x256 --gpu h200,h100_sxm --sweep 'm=1..8192 by 2x' --plot times.svg",
-)
 TELL_APART = (
     *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
     *("split_k", "swap_ab", "disposition"),

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from gemm_model.core.prediction import Prediction
     from gemm_model.core.routing import Routing
 
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --dtype bf16 --gpu h200",
-    "--m 64 --n 7168 --k 2048 --family any --against cublas",
-    "--input shapes.csv --dtype fp8 --output best.csv",
-    "--experts 64 --tokens 4096 --top-k 8 --routing zipf:0.7 --n 2048 --k 4096",
-    "--attention 'full batch=8 heads=64 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128' --emit splits",
-    "--m 64 --n 7168 --gpu h200,h100_sxm --sweep 'k=512..8192 by 512' --plot times.svg",
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from gemm_model.serving.layers import Parallelism
     from gemm_model.serving.write import Card, CellFile, Server
 
-EXAMPLES = (
-    "--config config.json --device NVIDIA_H200 --framework vllm --output configs",
-    "--config config.json --tp 8 --device NVIDIA_L40S --framework sglang --triton 3.6.0 --output configs",
-    "--models list --gpus all --framework vllm --output configs",
-    "--config config.json --device NVIDIA_H200 --framework vllm --confirm 4 --output configs",
-)
 LISTED = "list"
 RANKS = (1, 2, 4, 8)
 """Tensor parallelism of `--models list` where --tp is left out [cards]; chosen: the sizes of one host."""

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from gemm_model.timeline.simulator import Timeline
     from gemm_model.timeline.trace import Trace
 
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --cta 128x256 --cluster 2x1 --trace trace.json --plot timeline.png",
-    "--m 1024 --n 4096 --k 2048 --cta 128x128 --measured traced.csv.gz --plot overlay.svg",
-    "--attention 'causal heads=32 kv_heads=8 seq_q=4096 head_dim=128' --plot pingpong.svg",
-    "--m 512 --n 512 --k 512 --cta 64x64x64 --machine paper_a6000 --events --format csv",
-)
 OF_THE_MACHINE = ("consumers", "dma_warps")
 OF_THE_TIMELINE = ("measured", "table", "sm")
 """Options that only one of the two ways reads."""

@@ -35,10 +35,6 @@ from gemm_model.report.document import Document
 from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
 from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
 
-EXAMPLES = (
-    "--m 4096 --n 4096 --k 4096 --gpu h200",
-    "--m 512 --n 512 --k 512 --machine tiny_buffer --method both --timeout 30",
-)
 METHODS = ("exact", "smt", "both")
 MAX_STAGES = 12
 TILE_STEP = 16

@@ -10,8 +10,6 @@ from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
 from gemm_model.report.document import Document
 
-EXAMPLES = ("my_models.py:build --gpu h200", "package.module:build --train --depth 2 --format csv")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "torch", torch_family=TORCH_FAMILY, families=families(), any_family=ANY_FAMILY)

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from gemm_model.bench.rows import Row
     from gemm_model.timeline.trace import Trace
 
-EXAMPLES = (
-    "--m 1024 --n 4096 --k 2048 --cta 128x128 --output traced.csv.gz --trace traced.json",
-    "--rows plan.csv --output traces/",
-    "--m 1024 --n 4096 --k 2048 --cta 128x128 --iket iket_pid_7.trace.json --output traced.csv.gz",
-)
 PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
 OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
 
