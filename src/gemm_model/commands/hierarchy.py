@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
@@ -13,9 +14,10 @@ from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from gemm_model.hierarchy.blocking import Blocking
     from gemm_model.hierarchy.levels import Machine
-    from gemm_model.hierarchy.matching import Matching
 
 Shape = tuple[int, int, int]
 
@@ -26,6 +28,13 @@ WAYS = {
     "text": ("datapath", "dtype"),
 }
 """What each way of using the verb reads, beside GPU and output."""
+OF_A_STAGE = {
+    "stage": "name",
+    **{name: name for name in ("bytes_per_clk", "tile", "tiling", "multicast", "amplification", "required")},
+    **{name: f"{name}_bytes_per_clk" for name in ("enough", "delivered", "demanded")},
+    "fraction": "fraction",
+}
+"""Column of the table of stages -> what it holds of a `Stage`."""
 PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "what_if", "plot")
 
 
@@ -91,18 +100,8 @@ def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Docume
         mode: match(machine, blocking, grid, reuse_in_l2=reuse, output=mode).fraction_of_peak
         for mode in OUTPUT_MODES
     }
-    levels = pd.DataFrame(
-        [
-            {
-                "level": level.name,
-                "capacity_bytes": level.capacity_bytes,
-                "bytes_per_clk": level.bytes_per_clk,
-                "port_bytes_per_clk": level.port_bytes_per_clk,
-            }
-            for level in machine.levels
-        ]
-    )
-    stages = _stage_table(chosen)
+    levels = pd.DataFrame(map(asdict, machine.levels)).rename(columns={"name": "level"})
+    stages = _table(chosen.stages, OF_A_STAGE)
     figures = _figures(machine, blocking, shape) | {
         "registers_per_thread": taken.registers_per_thread,
         "smem_bytes": taken.smem_bytes,
@@ -142,27 +141,11 @@ def _picture_text(
     return "\n".join([*lines, "fraction of peak, output ".ljust(28) + f" {modes}"])
 
 
-def _stage_table(matching: Matching) -> Any:
+def _table(rows: Iterable[object], columns: Mapping[str, str]) -> pd.DataFrame:
+    """A row for each of some records, whose attributes have other names than the columns."""
     import pandas as pd
 
-    return pd.DataFrame(
-        [
-            {
-                "stage": stage.name,
-                "bytes_per_clk": stage.bytes_per_clk,
-                "tile": f"{stage.tile_m:g}x{stage.tile_n:g}",
-                "tiling": stage.tiling,
-                "multicast": stage.multicast,
-                "amplification": stage.amplification,
-                "required": stage.required,
-                "enough": stage.enough_bytes_per_clk,
-                "delivered": stage.delivered_bytes_per_clk,
-                "demanded": stage.demanded_bytes_per_clk,
-                "fraction": stage.fraction,
-            }
-            for stage in matching.stages
-        ]
-    )
+    return pd.DataFrame([{name: getattr(row, of) for name, of in columns.items()} for row in rows])
 
 
 def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, Any]:
@@ -210,15 +193,14 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document
         }
 
     frontier = pd.DataFrame([row(candidate) for candidate in found.frontier])
-    by_stage = pd.DataFrame(
-        [
-            {"stage": name, "required": stage.required, "tile": f"{stage.tile_m:g}x{stage.tile_n:g}"}
-            | {"amplification": stage.amplification}
-            for name, candidate in found.smallest_by_stage.items()
-            for stage in candidate.matching.stages
-            if stage.name == name
-        ]
+    smallest_stages = (
+        stage
+        for name, candidate in found.smallest_by_stage.items()
+        for stage in candidate.matching.stages
+        if stage.name == name
     )
+    columns = ("stage", "required", "tile", "amplification")
+    by_stage = _table(smallest_stages, {name: OF_A_STAGE[name] for name in columns})
     smallest = row(found.smallest) if found.smallest else None
 
     def text() -> str:
@@ -283,8 +265,6 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
 
 
 def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> Document:
-    from dataclasses import asdict
-
     from gemm_model.hierarchy.model import runtime_parameters
     from gemm_model.hierarchy.text_kernels import text_predictions
 

@@ -43,6 +43,10 @@ class Stage:
     demanded_bytes_per_clk: float
 
     @property
+    def tile(self) -> str:
+        return f"{self.tile_m:g}x{self.tile_n:g}"
+
+    @property
     def delivered_bytes_per_clk(self) -> float:
         return self.bytes_per_clk * self.amplification
 
