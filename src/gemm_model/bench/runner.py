@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,28 @@ def read_sentinel(
     return {"time": timestamp(), "order": order, **outcome.values}
 
 
+def outcomes(
+    worker: WorkerProcess, rows: Sequence[Row], options: RunOptions, wanted: Callable[[], bool]
+) -> Iterator[Outcome]:
+    """The outcomes of rows of one regime: timed one by one, or profiled in groups, one process each.
+
+    `wanted` is asked before each row or group; once it is False no more come.
+    """
+    done, counts = 0, bool(rows) and rows[0].regime == "counters"
+    if counts:
+        worker.stop()
+    while done < len(rows) and wanted():
+        if not counts:
+            found = [worker.ask(time_request(rows[done], options.settings), options.row_limit_s)]
+        else:
+            # A crash of the profiler ends its group; the rows left undone join the next group.
+            group = rows[done : done + options.rows_per_profiler]
+            limit_s = FIRST_CALL_LIMIT_S + PROFILED_ROW_LIMIT_S * len(group)
+            found = counters.profile_rows(group, options.device, limit_s)
+        yield from found
+        done += len(found)
+
+
 def table_cells(
     row: Row, outcome: Outcome, checked: Mapping[str, Any], card: Mapping[str, Any], order: int
 ) -> dict[str, Any]:
@@ -228,11 +250,7 @@ class Run:
         self._known.update(failures)
         try:
             self._check(worker, progress)
-            if self._regime == "counters":
-                worker.stop()
-                self._profile(progress)
-            else:
-                self._time(worker, progress)
+            self._measure(worker, progress)
         finally:
             self._log.close()
             self._finish()
@@ -249,7 +267,7 @@ class Run:
         left = [index for index in range(self._done, len(self._rows)) if index not in self._known]
         left.sort(key=lambda index: (problem_key(self._rows[index]), index))
         for number, index in enumerate(left):
-            if self._out_of_time():
+            if not self._in_time():
                 return
             outcome = worker.ask(check_request(self._rows[index]), self._options.row_limit_s)
             if outcome.disposition == "ok":
@@ -258,39 +276,26 @@ class Run:
                 self._known[index] = outcome
             progress("check", number + 1, len(left))
 
-    def _time(self, worker: WorkerProcess, progress: Progress) -> None:
-        time.sleep(self._options.rest_after_check_s)
-        sentinel = sentinel_of([row for index, row in enumerate(self._rows) if index not in self._known])
+    def _measure(self, worker: WorkerProcess, progress: Progress) -> None:
+        counts = self._regime == "counters"
+        phase, sentinel = "profile" if counts else "time", None
+        runnable = [index for index in range(len(self._rows)) if index not in self._known]
+        left = [self._rows[index] for index in runnable if index >= self._done]
+        if not counts:
+            time.sleep(self._options.rest_after_check_s)
+            sentinel = sentinel_of([self._rows[index] for index in runnable])
         next_sentinel = time.monotonic()
-        progress("time", self._done, len(self._rows))
-        while self._done < len(self._rows) and not self._out_of_time():
+        found = outcomes(worker, left, self._options, self._in_time)
+        progress(phase, self._done, len(self._rows))
+        while self._done < len(self._rows):
             if sentinel is not None and time.monotonic() >= next_sentinel:
                 self._watch(worker, sentinel)
                 next_sentinel = time.monotonic() + self._options.sentinel_every_s
-            index = self._done
-            outcome = self._known.get(index) or worker.ask(
-                time_request(self._rows[index], self._options.settings), self._options.row_limit_s
-            )
-            self._record(index, outcome)
-            progress("time", self._done, len(self._rows))
-
-    def _profile(self, progress: Progress) -> None:
-        """Profile rows in groups, one process each; rows that a crash leaves undone join the next group."""
-        progress("profile", self._done, len(self._rows))
-        while self._done < len(self._rows) and not self._out_of_time():
-            first = self._done
-            group = range(first, min(first + self._options.rows_per_profiler, len(self._rows)))
-            runnable = [index for index in group if index not in self._known]
-            limit_s = FIRST_CALL_LIMIT_S + PROFILED_ROW_LIMIT_S * len(runnable)
-            rows = [self._rows[index] for index in runnable]
-            profiled = counters.profile_rows(rows, self._options.device, limit_s) if rows else []
-            outcomes = dict(zip(runnable, profiled, strict=False))
-            for index in group:
-                outcome = self._known.get(index) or outcomes.get(index)
-                if outcome is None:
-                    break
-                self._record(index, outcome)
-                progress("profile", self._done, len(self._rows))
+            outcome = self._known.get(self._done) or next(found, None)
+            if outcome is None:
+                break
+            self._record(self._done, outcome)
+            progress(phase, self._done, len(self._rows))
 
     def _record(self, index: int, outcome: Outcome) -> None:
         cells = table_cells(self._rows[index], outcome, self._checked.get(index, {}), self._card, index)
@@ -316,8 +321,8 @@ class Run:
         self._environment["sentinel_drift"] = round(self._drift(), 5)
         write_environment(self._environment_path, self._environment)
 
-    def _out_of_time(self) -> bool:
-        return time.monotonic() >= self._deadline
+    def _in_time(self) -> bool:
+        return time.monotonic() < self._deadline
 
 
 def default_compile_jobs() -> int:

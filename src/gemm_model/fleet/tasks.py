@@ -9,20 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemm_model import __version__
-from gemm_model.bench import counters
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import (
-    FIRST_CALL_LIMIT_S,
-    PROFILED_ROW_LIMIT_S,
     RunOptions,
     compile_row,
     compiler,
     describe_card,
+    outcomes,
     read_sentinel,
     table_cells,
 )
 from gemm_model.bench.sweep import estimated_row_ms, shape_key
-from gemm_model.bench.worker import check_request, time_request
+from gemm_model.bench.worker import check_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import InputError
 from gemm_model.fleet.journal import journal_line
@@ -139,11 +137,11 @@ def compile_kernel(task: tuple[Job, Row]) -> Outcome:
 def check(task: RowsTask) -> CardReply:
     """Compare the results of a task's rows with the reference."""
     card = _card(task.job)
-    outcomes = {
+    found = {
         index: card.worker.ask(check_request(row), task.job.options.row_limit_s) for index, row in task.rows
     }
     card.checked_at = time.monotonic()
-    return CardReply(card=card.description, outcomes=outcomes)
+    return CardReply(card=card.description, outcomes=found)
 
 
 def measure(task: RowsTask) -> CardReply:
@@ -155,31 +153,17 @@ def measure(task: RowsTask) -> CardReply:
         reading = read_sentinel(card.worker, job.sentinel, task.rows[0][0], job.options)
         readings += [] if reading is None else [reading]
         card.next_sentinel = time.monotonic() + job.options.sentinel_every_s
-    outcomes = {index: outcome for (index, _), outcome in zip(task.rows, _outcomes(task, card), strict=True)}
+    found = outcomes(card.worker, [row for _, row in task.rows], job.options, lambda: True)
+    by_place = {index: outcome for (index, _), outcome in zip(task.rows, found, strict=True)}
     return CardReply(
         card=card.description,
         # Lines are formatted here, in parallel on the workers.
         lines={
             index: journal_line(
-                table_cells(row, outcomes[index], task.checked.get(index, {}), card.description, index)
+                table_cells(row, by_place[index], task.checked.get(index, {}), card.description, index)
             )
             for index, row in task.rows
         },
-        dispositions={index: outcome.disposition for index, outcome in outcomes.items()},
+        dispositions={index: outcome.disposition for index, outcome in by_place.items()},
         sentinel=readings,
     )
-
-
-def _outcomes(task: RowsTask, card: _Card) -> list[Outcome]:
-    options = task.job.options
-    rows = [row for _, row in task.rows]
-    if rows[0].regime != "counters":
-        return [card.worker.ask(time_request(row, options.settings), options.row_limit_s) for row in rows]
-    card.worker.stop()
-    outcomes: list[Outcome] = []
-    while len(outcomes) < len(rows):
-        # A crash of the profiler ends its group; the rows left undone join the next group.
-        left = rows[len(outcomes) :]
-        limit_s = FIRST_CALL_LIMIT_S + PROFILED_ROW_LIMIT_S * len(left)
-        outcomes += counters.profile_rows(left, options.device, limit_s)
-    return outcomes
