@@ -84,7 +84,8 @@ _KERNEL_SIZE_DEFAULTS = {
     "split_k": 1.0,
 }
 _AUTO_SIZES = ("cta_k", "stages")
-_FLAGS = {"": False, "0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_FLAGS = {"": -1, "0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
+"""Of the texts of a flag, 1 or 0, and -1 of an empty cell."""
 _FIRST_LINE = 1
 MAX_FOOTPRINT_BYTES = 1e13
 """Most bytes between two uses of operands [B]; tables; chosen: far more than any card holds."""
@@ -573,9 +574,8 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
             own_bits = np.where(named_bits > 0, named_bits, own_bits)
         columns[f"{operand}_scale_bits"] = own_bits
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
-    pairs = [(a, b) for a in a_types for b in b_types]
-    pair_codes = a_codes * len(b_types) + b_codes
-    _require_products(frame, names[1], pairs, pair_codes)
+    pair_codes, pairs = _pairs(a_codes, a_types, b_codes, b_types)
+    _accepted(frame, names[1], pair_codes, pairs, lambda pair: require_product(*pair))
     scaled = (columns["a_scale_bits"] > 0) & (columns["b_scale_bits"] > 0)
     kinds = [[MATH_KINDS.index(math_kind(*pair, scaled=flag)) for pair in pairs] for flag in (False, True)]
     plain, with_scales = (_looked_up(each, pair_codes) for each in kinds)
@@ -584,17 +584,6 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns
-
-
-def _require_products(
-    frame: pd.DataFrame, name: str, pairs: Sequence[tuple[DataType, DataType]], codes: IntArray
-) -> None:
-    """Refuse the first row whose operand types no kernel multiplies; `codes` are positions of its pair."""
-    for code in np.unique(codes):
-        try:
-            require_product(*pairs[code])
-        except InputError as error:
-            raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
 
 
 def _looked_up(values: Sequence[Any], codes: IntArray) -> NDArray[Any]:
@@ -614,14 +603,35 @@ def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
     return codes.astype(np.int64, copy=False), ["" if pd.isna(name) else str(name) for name in names]
 
 
-def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], list[BlockScale | None]]:
-    codes, names = _codes(frame[name])
-    found = []
-    for code, type_name in enumerate(names):
+def _accepted(
+    frame: pd.DataFrame, name: str, codes: IntArray, given: Sequence[Any], parse: Callable[[Any], Any]
+) -> list[Any]:
+    """What `parse` makes of each of `given`, whose positions are the rows' codes; refuses as it does."""
+    values = []
+    for code, one in enumerate(given):
         try:
-            found.append(operand_type(type_name))
+            values.append(parse(one))
         except InputError as error:
             raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
+    return values
+
+
+def _parsed(frame: pd.DataFrame, name: str, parse: Callable[[str], Any]) -> tuple[IntArray, list[Any]]:
+    """Codes of a column's distinct texts, and what `parse` makes of each."""
+    codes, texts = _codes(frame[name])
+    return codes, _accepted(frame, name, codes, texts, parse)
+
+
+def _pairs(
+    codes: IntArray, values: Sequence[Any], other_codes: IntArray, others: Sequence[Any] | FloatArray
+) -> tuple[IntArray, list[tuple[Any, Any]]]:
+    """Codes and values of two columns together: the pairs that a row has."""
+    both, found = pd.factorize(codes * len(others) + other_codes)
+    return both, [(values[at // len(others)], others[at % len(others)]) for at in found.tolist()]
+
+
+def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], list[BlockScale | None]]:
+    codes, found = _parsed(frame, name, operand_type)
     return codes, [element for element, _ in found], [scale for _, scale in found]
 
 
@@ -632,35 +642,21 @@ def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
     _reject(frame, "sf_vec_size", (vec_sizes > 0) & ~typed, "0, or a type in sf_dtype beside it")
     if not typed.any():
         return np.zeros(len(frame), dtype=np.int64), [None]
-    dtype_codes, dtype_names = _codes(frame["sf_dtype"])
-    vec_codes, known_vecs = pd.factorize(vec_sizes)
-    scales: list[BlockScale | None] = []
-    for code, name in enumerate(dtype_names):
-        for vec_size in known_vecs:
-            if name in ("", "none", "None"):
-                scales.append(None)
-                continue
-            rows = (dtype_codes == code) & (vec_sizes == vec_size)
-            if not rows.any():
-                scales.append(None)
-                continue
-            try:
-                scales.append(BlockScale(dtype=element_type(name), vec_size=int(vec_size)))
-            except InputError as error:
-                raise _bad_value(frame, "sf_dtype", int(np.argmax(rows)), str(error)) from None
-    return dtype_codes * len(known_vecs) + vec_codes, scales
+    codes, asked = _pairs(*_codes(frame["sf_dtype"]), *pd.factorize(vec_sizes))
+    return codes, _accepted(frame, "sf_dtype", codes, asked, lambda scale: _scale(*scale))
+
+
+def _scale(name: str, vec_size: float) -> BlockScale | None:
+    known = name not in ("", "none", "None")
+    return BlockScale(dtype=element_type(name), vec_size=int(vec_size)) if known else None
 
 
 def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -> FloatArray:
     if name not in frame:
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
-    codes, names = _codes(frame[name])
-    bits = []
-    for code, type_name in enumerate(names):
-        try:
-            bits.append(float(require_number(element_type(type_name)).bits) if type_name else np.nan)
-        except InputError as error:
-            raise _bad_value(frame, name, int(np.argmax(codes == code)), str(error)) from None
+    codes, bits = _parsed(
+        frame, name, lambda text: float(require_number(element_type(text)).bits) if text else np.nan
+    )
     values: FloatArray = _looked_up(bits, codes)
     return np.where(np.isnan(values), default, values) if np.isnan(bits).any() else values
 
@@ -678,14 +674,14 @@ def _choice(
     """
     if name not in frame:
         return np.broadcast_to(np.int64(default), (len(frame),))
-    codes, texts = _codes(frame[name])
     known = names or {text: text for text in allowed}
-    positions = []
-    for code, text in enumerate(texts):
+
+    def position(text: str) -> int:
         if text and text not in known:
-            row = int(np.argmax(codes == code))
-            raise _bad_value(frame, name, row, f"{text!r}; expected one of {', '.join(known)}")
-        positions.append(allowed.index(known[text]) if text else default)
+            raise InputError(f"{text!r}; expected one of {', '.join(known)}")
+        return allowed.index(known[text]) if text else default
+
+    codes, positions = _parsed(frame, name, position)
     return _looked_up(positions, codes)
 
 
@@ -693,14 +689,15 @@ def _flag(frame: pd.DataFrame, name: str, default: BoolArray | np.bool_ = np.Fal
     """A column of 0 and 1, or of false and true, as texts, numbers or flags; `default` where it is empty."""
     if name not in frame:
         return np.broadcast_to(default, (len(frame),))
-    codes, names = _codes(frame[name])
-    flags = [_FLAGS.get(text.lower()) for text in names]
-    empty = _looked_up([not text for text in names], codes)
-    if None in flags:
-        code = flags.index(None)
-        row = int(np.argmax(codes == code))
-        raise _bad_value(frame, name, row, f"{names[code]!r}; expected 0 or 1")
-    return np.where(empty, default, _looked_up(flags, codes)) if empty.any() else _looked_up(flags, codes)
+    codes, flags = _parsed(frame, name, _flag_of)
+    values = _looked_up(flags, codes)
+    return np.where(values < 0, default, values > 0)
+
+
+def _flag_of(text: str) -> int:
+    if text.lower() not in _FLAGS:
+        raise InputError(f"{text!r}; expected 0 or 1")
+    return _FLAGS[text.lower()]
 
 
 def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:
