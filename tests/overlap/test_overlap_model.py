@@ -294,8 +294,11 @@ def test_runs_of_the_same_cases_are_averaged(tmp_path):
 
 
 def test_cases_keep_the_rows(model):
-    table = surfaces(SURFACES).head(3)
-    assert [c.m for c in cases_of(table, load_gpu("h200"))] == table["m"].tolist()
+    table = surfaces(SURFACES).head(3).copy()
+    table["serialized"] = [0, 1, 0]
+    cases = cases_of(table, load_gpu("h200"))
+    assert [c.m for c in cases] == table["m"].tolist()
+    assert [c.build.dependent_launch for c in cases] == [True, False, True]
 
 
 def test_bad_surfaces(tmp_path):
