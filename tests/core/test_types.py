@@ -286,6 +286,10 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
         ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),
         ({"flop_per_clk_per_sm": {"fp16": 1e9}}, "flop_per_clk_per_sm.fp16 is 1000000000.0; expected"),
+        (
+            {"flop_per_clk_per_sm": {"fp16": 9024, "fp8": 8192}},
+            "fp16 is 9024; expected at most that of fp8, 8192",
+        ),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
         ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of flop_per_clk_per_sm, dram"),

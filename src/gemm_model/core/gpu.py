@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ ARCHITECTURES = ("sm70", "sm75", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
 WITHOUT_BF16 = ("sm70", "sm75")
 """Architectures whose tensor cores multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
+NARROWING = ("tf32", "fp16", "fp8", "fp4")
+"""Kinds of math of which none is slower than one before it; int8 is on sm_103."""
 KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120", "sm121")
@@ -163,6 +166,7 @@ class GpuSpec:
             if kind not in MATH_KINDS:
                 raise InputError(f"GPU {self.name}: flop_per_clk_per_sm.{kind}; expected one of {MATH_KINDS}")
             TENSOR_FLOP.require(f"GPU {self.name}", f"flop_per_clk_per_sm.{kind}", rate)
+        self._require_no_narrower_kind_slower()
         for size, clusters in self.resident_clusters.items():
             QUANTITIES["max_cluster_size"].require(f"GPU {self.name}", "a size of resident_clusters", size)
             most = Quantity(unit="clusters", low=1, high=self.sm_count // size, whole=True)
@@ -174,6 +178,15 @@ class GpuSpec:
         _require_intervals(self)
         for contradiction in _contradictions(self):
             raise InputError(f"GPU {self.name}: {contradiction}")
+
+    def _require_no_narrower_kind_slower(self) -> None:
+        rates = [(kind, self.flop_per_clk_per_sm.get(kind, 0.0)) for kind in NARROWING]
+        for (wide, most), (narrow, rate) in combinations(rates, 2):
+            if 0 < rate < most:
+                raise InputError(
+                    f"GPU {self.name}: flop_per_clk_per_sm.{wide} is {most:g}; expected at most that of {narrow}, "
+                    f"{rate:g}"
+                )
 
     def interval(self, name: str) -> float:
         """Half-width over the number `name` of the interval that holds it nine times in ten [1].
