@@ -242,6 +242,8 @@ def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> St
     # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
     hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
     load_clk = np.where(demand.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
+    copied_clk = 1.0 / demand.numbers.copy_bytes_per_clk / demand.groups
+    load_clk = np.where(demand.batch.turns, load_clk, np.maximum(load_clk, copied_clk))
     return StageTimes(
         load_k=load_clk * demand.k_bytes,
         load_v=load_clk * demand.v_bytes,

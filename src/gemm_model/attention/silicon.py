@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Values, maximum, minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
@@ -14,6 +13,9 @@ from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 
+L2_LATENCY_CLK = 262.0
+"""Latency of a load that hits L2 [clk]; cards whose description lacks it; A100 262, H100 263, RTX 4090 273 (Luo et al.
+2024, arXiv:2402.13499)."""
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
@@ -71,14 +73,14 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
     family = family_of(SHARED_FAMILY.get(gpu.kernel_architecture, "auto"), gpu)
     calibration, _ = calibration_for(gpu, family.name)
     numbers = calibration.numbers_on(gpu, math_kind, family)
-    port = gpu.l2_read_bytes_per_clk_of_eight or gpu.l2_read_bytes_per_clk_per_sm
+    port = gpu.l2_read_bytes_per_clk_of_eight or gpu.l2_read_bytes_per_clk_per_sm or float("inf")
     return Silicon(
         gpu=gpu,
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
-        port_bytes_per_clk=port or float("inf"),
+        port_bytes_per_clk=port,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
-        l2_latency_clk=gpu.l2_latency_clk or room_numbers("attention").l2_latency_clk,
+        l2_latency_clk=gpu.l2_latency_clk or L2_LATENCY_CLK,
         dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
         drain_clk=numbers.promotion.drain_clk,
         round_trip_clk=numbers.round_trip.single_clk,

@@ -18,7 +18,7 @@ import torch
 
 from gemm_model.bench.captured_graph import captured
 from gemm_model.bench.provider import KernelError
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import MissingExtraError, extra_needed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -112,8 +112,7 @@ def torch_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
     return call
 
 
-OF_TORCH = ("cudnn_attention", "flash_attention_2")
-PROVIDERS = {"flash_attention": flash_attention, **dict.fromkeys(OF_TORCH, torch_attention)}
+PROVIDERS = {KERNELS[0]: flash_attention, **dict.fromkeys(KERNELS[1:3], torch_attention)}
 
 
 def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> float:
