@@ -116,24 +116,31 @@ class BatchPrediction:
 
     def rows(self, index: IntArray) -> BatchPrediction:
         """The predictions of some rows."""
-
-        def some(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-            return {name: values[index] for name, values in columns.items()}
-
-        return replace(
-            self,
-            runtime_us=self.runtime_us[index],
-            limiter=self.limiter[index],
-            phases_us=some(self.phases_us),
-            details=some(self.details),
-            bytes_by_level=some(self.bytes_by_level),
-            error_band=None if self.error_band is None else self.error_band[index],
-        )
+        return _combined([self], lambda column: column[index])
 
     def corrected(self, runtime_us: FloatArray) -> BatchPrediction:
         """A copy with other runtimes; RESIDUAL_PHASE takes the difference."""
         added_us = runtime_us - self.runtime_us
         return replace(self, runtime_us=runtime_us, phases_us={**self.phases_us, RESIDUAL_PHASE: added_us})
+
+
+def _combined(parts: Sequence[BatchPrediction], combine: Callable[..., Any]) -> BatchPrediction:
+    """A prediction whose columns are `combine` of those of the parts; without a band where one has none."""
+
+    def each(name: str) -> dict[str, FloatArray]:
+        mappings = [getattr(part, name) for part in parts]
+        return {key: combine(*(columns[key] for columns in mappings)) for key in mappings[0]}
+
+    bands = [part.error_band for part in parts if part.error_band is not None]
+    return replace(
+        parts[0],
+        runtime_us=combine(*(part.runtime_us for part in parts)),
+        limiter=combine(*(part.limiter for part in parts)),
+        phases_us=each("phases_us"),
+        details=each("details"),
+        bytes_by_level=each("bytes_by_level"),
+        error_band=combine(*bands) if len(bands) == len(parts) else None,
+    )
 
 
 def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
@@ -243,7 +250,8 @@ def predict_in_chunks(
         with lock:
             caveats[rows.start // ROWS_PER_CHUNK] = part.caveats
             if not wholes:
-                wholes.append(_room_for(part, len(batch)))
+                room = _combined([part], lambda _: np.empty(len(batch)))
+                wholes.append(replace(room, limiter=np.empty(len(batch), dtype=np.int64)))
         for target, source in zip(_columns(wholes[0]), _columns(part), strict=True):
             target[rows] = source
         advance(rows.stop - rows.start)
@@ -264,42 +272,17 @@ def _columns(prediction: BatchPrediction) -> Iterator[Any]:
         yield prediction.error_band
 
 
-def _room_for(part: BatchPrediction, rows: int) -> BatchPrediction:
-    """A prediction of `rows` rows with the columns of `part`, its values still to be filled in."""
-    return replace(
-        part,
-        runtime_us=np.empty(rows),
-        limiter=np.empty(rows, dtype=np.int64),
-        phases_us={name: np.empty(rows) for name in part.phases_us},
-        details={name: np.empty(rows) for name in part.details},
-        bytes_by_level={name: np.empty(rows) for name in part.bytes_by_level},
-        error_band=None if part.error_band is None else np.empty(rows),
-    )
-
-
 def interleaved(
     parts: Sequence[BatchPrediction], rows: Sequence[Sequence[int] | IntArray]
 ) -> BatchPrediction:
     """One prediction from those of disjoint rows."""
     total = sum(len(index) for index in rows)
 
-    def merged(columns: Sequence[np.ndarray]) -> Any:
+    def merged(*columns: np.ndarray) -> Any:
         result = np.empty(total, dtype=columns[0].dtype)
         for index, values in zip(rows, columns, strict=True):
             result[index] = values
         return result
 
-    first = parts[0]
-    bands = [part.error_band for part in parts if part.error_band is not None]
-    return BatchPrediction(
-        runtime_us=merged([part.runtime_us for part in parts]),
-        limiter=merged([part.limiter for part in parts]),
-        limiter_names=first.limiter_names,
-        phases_us={name: merged([part.phases_us[name] for part in parts]) for name in first.phases_us},
-        details={name: merged([part.details[name] for part in parts]) for name in first.details},
-        bytes_by_level={
-            name: merged([part.bytes_by_level[name] for part in parts]) for name in first.bytes_by_level
-        },
-        caveats=tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats)),
-        error_band=merged(bands) if len(bands) == len(parts) else None,
-    )
+    caveats = tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats))
+    return replace(_combined(parts, merged), caveats=caveats)
