@@ -5,7 +5,7 @@
     python benchmarks/external.py library_gemms.csv.gz --type bf16 --family cublas --own-choice --copies 5
     python benchmarks/external.py library_gemms.csv.gz --type nvfp4 --activations bf16 --family cutlass \
         --kernel sm100=128x256 --kernel sm103=128x256x768 --kernel sm120=128x128
-    python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200
+    python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200_1300mhz
 
 A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
 the package) names no kernel: each row is held against the best that the card could reach by prediction.

@@ -104,8 +104,8 @@ def test_rows_of_failed_runs_and_of_libraries_are_left_out_and_told():
     assert found["disposition"].tolist() == ["ok", "no_tile", "failed"]
     assert found["predicted_us"].notna().tolist() == [True, False, False]
     assert found.attrs["notes"] == [
-        "1 rows without a measurement (column disposition) are left out",
-        "1 rows of kernel cublas have no tile and are left out",
+        "1 row without a measurement (column disposition): no prediction",
+        "1 row of kernel cublas without a tile: no prediction",
     ]
 
 
@@ -115,13 +115,12 @@ def test_rows_of_two_kernels_in_turn_are_left_out_and_rows_of_other_regimes_are_
     found = predict_table(chains, "h200", options={"regime": "graph", "residual": "off"})
     assert found["disposition"].tolist() == ["ok", "ok", "in_turn"]
     assert found.attrs["notes"][:3] == [
-        "1 rows of two kernels in turn (column partner) are left out",
-        "1 rows were measured in the regime burst and are predicted in graph",
-        "1 rows were measured at a settled clock and are predicted at a rested one; "
-        "regime sustained predicts such",
+        "1 row of two kernels in turn (column partner): no prediction",
+        "1 row measured in the regime burst: predicted in graph",
+        "1 row measured at a settled clock: predicted at a rested one; regime sustained predicts such",
     ]
     alone = chains[["m", "n", "k", "in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "regime"]]
-    note = "1 rows are of the regime burst and are predicted in graph"
+    note = "1 row of the regime burst: predicted in graph"
     assert predict_table(alone, "h200", options={"regime": "graph"}).attrs["notes"] == [note]
     of_one_regime = predict_table(chains.drop(columns="partner"), "h200", "SOLModel")
     assert of_one_regime.attrs["notes"] == []
@@ -138,7 +137,7 @@ def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_le
     frame["m"] = 512
     found = predict_table(frame, "h200")
     assert found["predicted_us"].iloc[0] == found["predicted_us"].iloc[1]
-    assert found.attrs["notes"][0] == "1 rows split K in parts that are not told and are left out"
+    assert found.attrs["notes"][0] == "1 row of K split in parts that are not told: no prediction"
     assert found["disposition"].tolist() == ["ok", "ok", "split_untold"]
 
 
@@ -150,7 +149,7 @@ def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
     found = predict_table(frame, "h200")
     assert found["split_k"].tolist() == ["3", "", ""]
     assert found["predicted_us"].notna().tolist() == [True, False, False]
-    assert found.attrs["notes"][0] == "2 rows split K in parts that are not told and are left out"
+    assert found.attrs["notes"][0] == "2 rows of K split in parts that are not told: no prediction"
 
 
 def test_every_function_takes_a_gpu_by_name_path_and_description():

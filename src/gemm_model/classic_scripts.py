@@ -8,7 +8,7 @@ from pathlib import Path
 from gemm_model.cli import OneSentenceParser, run_and_report, split_overrides
 from gemm_model.core.errors import InputError
 
-CLASSIC_DEFAULTS = {"gpu": "b200", "model": "WSPersistentGEMMModel"}
+CLASSIC_DEFAULTS = {"gpu": "b200_1300mhz", "model": "WSPersistentGEMMModel"}
 
 PREDICT_USAGE = (
     "python predict_gemm.py +input_csv=TABLE +output_dir=DIR [model=NAME] [gpu=NAME] [key=value ...]"
@@ -36,8 +36,8 @@ def _predict(words: Sequence[str]) -> int:
         key, _, value = word.lstrip("+").partition("=")
         if key in ("input_csv", "output_dir") and value:
             paths[key] = Path(value)
-        else:
-            overrides.append(word)
+        else:  # the scripts' b200 is the locked card
+            overrides.append(f"gpu={CLASSIC_DEFAULTS['gpu']}" if word == "gpu=b200" else word)
     for key in ("input_csv", "output_dir"):
         if key not in paths:
             raise InputError(f"+{key}= is missing; expected {PREDICT_USAGE}")

@@ -169,6 +169,10 @@ def test_tables_are_read_or_refused_in_one_sentence(tmp_path):
     path.write_text("kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n\nquack,bf16,bf16,64,64,64,128,64\n" * 1)
     rows = rows_of_table(path, regime="burst", l2="cold")
     assert [(row.problem.m, row.config and row.config.cta_n) for row in rows] == [(64, 64)]
+    path.write_text("kernel,dtype,M,n,k,cta_m,cta_n,swap_ab\nquack,fp8,16,64,32,64,32,1\n")
+    (row,) = rows_of_table(path, regime="burst", l2="cold")
+    assert (row.problem.m, row.problem.n, row.problem.c_major, row.asked) == (64, 16, "m", (64, 16, 32))
+    assert (row.problem.a_dtype.name, row.problem.out_dtype.name) == ("e4m3", "bf16")
     path.write_text("kernel,in_dtype,out_dtype,m,n,k\nquack,bf16,bf16,64,zero,64\n")
     with pytest.raises(InputError, match="line 2"):
         rows_of_table(path, regime="burst", l2="cold")

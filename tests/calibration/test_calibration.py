@@ -157,8 +157,8 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
     data = load_tables([save(frame, tmp_path / "t.csv")], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(frame) - 2
     assert data.notes == [
-        f"{tmp_path / 't.csv'}: 1 rows of kernels other than quack are left out (first at line 7)",
-        f"{tmp_path / 't.csv'}: 1 rows faster than the speed of light are left out (first at line 5)",
+        f"{tmp_path / 't.csv'}: left out 1 row of kernels other than quack (first at line 7)",
+        f"{tmp_path / 't.csv'}: left out 1 row faster than the speed of light (first at line 5)",
     ]
 
 
@@ -179,7 +179,7 @@ def test_rows_whose_role_is_not_fit_are_left_out(tmp_path):
     held_out = measured(shapes=12).assign(role="held_out", runtime_us="1e6")
     data = load_tables([save(pd.concat([rows, held_out]), tmp_path / "t.csv")], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(rows)
-    assert any(f"{len(held_out)} rows whose role is not fit are left out" in note for note in data.notes)
+    assert any(f"left out {len(held_out)} rows whose role is not fit" in note for note in data.notes)
 
 
 def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
@@ -188,7 +188,9 @@ def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
     save(measured(shapes=10).assign(l2="warm"), warm)
     data = load_tables([cold, warm], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(measured(shapes=10))
-    with pytest.raises(InputError, match=r"warm.csv: no row is left; .*warm.csv: \d+ rows in the burst"):
+    with pytest.raises(
+        InputError, match=r"warm.csv: no row is left; .*warm.csv: left out \d+ rows in the burst"
+    ):
         load_tables([warm], H200, QUACK)
 
 
@@ -274,7 +276,7 @@ def test_rows_of_an_unknown_family_beside_a_known_one_are_left_out_and_counted(t
     assert family.name == "cutlass"
     notes = load_tables([path], H200, family).notes
     # The header is line 1, so that the fourth row is line 5.
-    assert f"{path}: 1 rows of kernels other than cutlass are left out (first at line 5)" in notes
+    assert f"{path}: left out 1 row of kernels other than cutlass (first at line 5)" in notes
 
 
 def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):

@@ -59,9 +59,9 @@ def test_why_not_finds_a_kernel_of_a_named_family():
 def test_families_without_a_kernel_for_the_types_are_said():
     """Triton's operands are of equal widths; tcgen05.mma multiplies fp8 by fp4 (kind::f8f6f4)."""
     mixed = GemmProblem.of(4096, 4096, 4096, "e4m3", b_dtype="e2m1")
-    ranking = rank(mixed, "b200", 1, family="any")
+    ranking = rank(mixed, "b200_1300mhz", 1, family="any")
     (reason,) = ranking.left_out
-    assert reason.startswith("no legal triton configuration on b200: operands of 8 and 4 bits")
+    assert reason.startswith("no legal triton configuration on b200_1300mhz: operands of 8 and 4 bits")
     assert ranking.best.candidate.config.kernel != "triton"
     assert ANY.rank(GemmProblem.of(512, 512, 512), 1).left_out == ()
 
@@ -151,7 +151,7 @@ def test_the_best_of_each_family_is_what_it_ranks_first_alone():
 
 def test_a_family_without_a_kernel_for_the_problem_is_not_among_the_best():
     mixed = GemmProblem.of(4096, 4096, 4096, "e4m3", b_dtype="e2m1")
-    found = best_of_each(Ranker("b200", family="any"), mixed)
+    found = best_of_each(Ranker("b200_1300mhz", family="any"), mixed)
     assert found
     assert "triton" not in {choice.candidate.config.kernel for choice in found}
 

@@ -15,7 +15,7 @@ CASES = [
     ("h200", "auto", {}, 0.7),
     ("h200", "any", {}, 0.7),
     ("h100_sxm", "cublas", {"regime": "graph"}, 0.7),
-    ("b200", "auto", {"regime": "sustained"}, 1.0),
+    ("b200_1300mhz", "auto", {"regime": "sustained"}, 1.0),
 ]
 """With the share of the kernels that is looked at, at most; a capped clock tells little beforehand."""
 

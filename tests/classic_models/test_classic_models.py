@@ -34,7 +34,7 @@ FIGURES = yaml.safe_load(Path(__file__).with_name("printed.yaml").read_text())
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_printed_figure_of_the_classic_readme(name):
-    result, printed = predict(*KERNELS[name], "b200", "WSPersistentGEMMModel"), FIGURES[name]
+    result, printed = predict(*KERNELS[name], "b200_1300mhz", "WSPersistentGEMMModel"), FIGURES[name]
     assert result.runtime_us == pytest.approx(printed["predicted_us"], rel=PRINTED)
     assert result.runtime_us / printed["actual_us"] == pytest.approx(printed["ratio"], rel=PRINTED)
     assert result.limiter == printed["limiter"]
@@ -46,7 +46,7 @@ def test_every_printed_figure_of_the_classic_readme(name):
 
 
 def test_sol_is_the_larger_of_math_and_dram_by_hand():
-    gpu = load_gpu("b200")
+    gpu = load_gpu("b200_1300mhz")
     problem = GemmProblem.of(4096, 4096, 4096, "fp8", "bf16")
     math_us = 2 * 4096**3 / (16384 * 148 * 1300)
     dram_us = (2 * 4096 * 4096 * 1 + 4096 * 4096 * 2) / (8192 / 8 * 2 * 4000)
@@ -64,8 +64,8 @@ def test_sol_is_dram_bound_for_one_row():
 
 
 def test_hit_rate_takes_its_share_of_the_load_time_alone():
-    base = predict(NVFP4, NVFP4_CONFIG, "b200", "WSPersistentGEMMModel")
-    hit = predict(NVFP4, NVFP4_CONFIG, "b200", "WSPersistentGEMMModel", options={"l2_hit_rate": 0.4})
+    base = predict(NVFP4, NVFP4_CONFIG, "b200_1300mhz", "WSPersistentGEMMModel")
+    hit = predict(NVFP4, NVFP4_CONFIG, "b200_1300mhz", "WSPersistentGEMMModel", options={"l2_hit_rate": 0.4})
     assert hit.details["load_us"] == pytest.approx(0.6 * base.details["load_us"], rel=1e-12)
     assert hit.details["math_us"] == base.details["math_us"]
     assert hit.details["epilogue_us"] == base.details["epilogue_us"]
@@ -74,7 +74,7 @@ def test_hit_rate_takes_its_share_of_the_load_time_alone():
 def test_multicast_divides_each_operand_by_the_cluster_across_it():
     # fp8, one byte an element: A is 64 rows shared by cluster_n = 4, B is 256 rows shared by cluster_m = 2.
     config = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=4)
-    result = predict(FP8, config, "b200", "WSPersistentGEMMModel")
+    result = predict(FP8, config, "b200_1300mhz", "WSPersistentGEMMModel")
     sms = 148 // 8 * 8
     bytes_per_k = 64 / 4 + 256 / 2
     assert result.details["sms_per_wave"] == sms

@@ -26,7 +26,7 @@ def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, ge
         *("model=WSPersistentGEMMModel", "gpu=b200", "model_opts.l2_hit_rate=0.4"),
     )
     assert script.returncode == 0, script.stderr
-    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200", "model_opts.l2_hit_rate=0.4")
+    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz", "model_opts.l2_hit_rate=0.4")
     command = gemm_model("predict", "--input", classic_table, "--output", tmp_path / "b", *words)
     assert command.code == 0
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -45,7 +45,7 @@ def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, ge
 
 
 def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_table, gemm_model):
-    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
     assert gemm_model("predict", "--input", classic_table, "--output", tmp_path, *words).code == 0
     written = pd.read_csv(tmp_path / "predictions_WSPersistentGEMMModel.csv")
     assert written["predicted_us"].iloc[0] == pytest.approx(376.1631394230768, rel=1e-12)
@@ -58,8 +58,24 @@ def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_
     assert {group["rows of"] for group in summary["accuracy"]} == {"all", "e2m1", "fp8"}
 
 
+def test_a_table_s_output_is_a_file_by_its_ending_or_a_folder(tmp_path, classic_table, gemm_model):
+    model = ("gpu=b200_1300mhz", "model=WSPersistentGEMMModel")
+    words = ("predict", "--input", classic_table, *model, "--output")
+    (tmp_path / "held.csv").mkdir()
+    for name in ("rows.csv", "folder", "held.csv", "v1.5"):
+        assert gemm_model(*words, tmp_path / name).code == 0
+    written = (tmp_path / "rows.csv").read_text()
+    for name in ("folder", "held.csv", "v1.5"):
+        assert (tmp_path / name / "predictions_WSPersistentGEMMModel.csv").read_text() == written
+    assert gemm_model(*words, tmp_path / "rows.json").code == 0
+    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 3
+    refused = gemm_model(*words, tmp_path / "rows.csv.gz")
+    assert (refused.code, (tmp_path / "rows.csv.gz").exists()) == (2, False)
+    assert "expected a name that ends in one of" in refused.err
+
+
 def test_formats_put_data_on_stdout_and_words_on_stderr(classic_table, gemm_model):
-    words = ("predict", "--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    words = ("predict", "--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
     as_json = gemm_model(*words, "--format", "json")
     assert [row["m"] for row in json.loads(as_json.out)["rows"]] == [4096, 4096, 4096]
     assert "predicting 3 kernels" in as_json.err
@@ -188,14 +204,14 @@ def test_a_format_that_is_told_and_text_to_paste_go_to_any_name(tmp_path, gemm_m
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, classic_table, gemm_model):
     blocker = tmp_path / "file"
     blocker.write_text("in the way")
-    result = gemm_model("predict", "--input", classic_table, "--output", blocker, "--gpu", "b200")
+    result = gemm_model("predict", "--input", classic_table, "--output", blocker, "--gpu", "b200_1300mhz")
     assert result.code == 2
     assert "cannot be written" in result.err
     assert blocker.read_text() == "in the way"
 
 
 def test_classic_script_asks_for_its_paths():
-    result = run_python(ROOT / "predict_gemm.py", "gpu=b200")
+    result = run_python(ROOT / "predict_gemm.py", "gpu=b200_1300mhz")
     assert result.returncode == 2
     assert "+input_csv= is missing" in result.stderr
 

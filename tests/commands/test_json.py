@@ -89,7 +89,7 @@ def test_tables_too(gemm_model, tmp_path, classic_table):
     shapes.write_text("m,n,k\n128,4096,4096\n4096,4096,4096\n")
     assert len(document_of(gemm_model, "rank", "--input", shapes)["rows"]) == 2
     assert len(document_of(gemm_model, "portfolio", "--input", shapes, "--max-kernels", 1)["rows"]) == 2
-    words = ("--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200")
+    words = ("--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
     rows = document_of(gemm_model, "predict", *words)["rows"]
     assert [(row["m"], row["cta_n"]) for row in rows] == [(4096, 64), (4096, 256), (4096, 256)]
     lines = gemm_model("predict", *words, "--format", "jsonl").out.splitlines()

@@ -113,10 +113,10 @@ def test_a_gpu_of_wrong_values_is_refused(tmp_path, line, sentence):
 
 def test_each_value_tells_its_source(tmp_path):
     resolved = resolve_config(
-        ["model_opts.l2_hit_rate=0.4"], {"gpu": "B200", "model": "wspersistentgemmmodel"}
+        ["model_opts.l2_hit_rate=0.4"], {"gpu": "B200_1300MHZ", "model": "wspersistentgemmmodel"}
     )
     assert resolved.values["model"] == "WSPersistentGEMMModel"
-    assert resolved.sources["gpu.sm_count"] == "config/gpu/b200.yaml"
+    assert resolved.sources["gpu.sm_count"] == "config/gpu/b200_1300mhz.yaml"
     assert resolved.sources["model_opts.l2_hit_rate"] == "command line"
     assert resolved.sources["model_opts.fixed_overhead_cycles"] == "config/model/WSPersistentGEMMModel.yaml"
     assert resolved.changed("model_opts")

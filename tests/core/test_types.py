@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multipli
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent
+from gemm_model.tables.schema import card_named
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ MULTIPLIED_ON = {
         ("a100_pcie_40gb a100_pcie_80gb a100_sxm_40gb a100_sxm_80gb a10 a30 a40 rtx_3090 rtx_a6000", AMPERE),
         ("l20 l4 l40 l40s rtx_4090 rtx_6000_ada gh200 h100_nvl h100_pcie h100_sxm h20", ADA_AND_HOPPER),
         ("h200 h800_sxm", ADA_AND_HOPPER),
-        ("b100_sxm b200 b200_1300mhz b200_sxm b300_sxm gb10 gb200 gb300 rtx_5090", BLACKWELL),
+        ("b100_sxm b200_1300mhz b200_sxm b300_sxm gb10 gb200 gb300 rtx_5090", BLACKWELL),
         ("rtx_pro_6000_max_q rtx_pro_6000_server rtx_pro_6000_workstation", BLACKWELL),
     )
     for name in names.split()
@@ -96,7 +98,7 @@ def test_fp4_has_its_own_rate_with_block_scales_alone():
     assert GemmProblem.of(64, 64, 64, "e2m1", b_dtype="mxfp4").math_kind == "fp6"
     config = KernelConfig(cta_m=128, cta_n=128)
     times_us = [
-        predict(GemmProblem.of(8192, 8192, 8192, name), config, "b200", model="SOLModel").runtime_us
+        predict(GemmProblem.of(8192, 8192, 8192, name), config, "b200_1300mhz", model="SOLModel").runtime_us
         for name in ("e4m3", "e2m1", "nvfp4")
     ]
     assert times_us == pytest.approx([times_us[0], times_us[0], times_us[0] / 2])
@@ -235,7 +237,7 @@ def test_a_card_like_another_says_what_it_has_of_it(tmp_path):
 
 
 def test_the_classic_b200():
-    gpu = load_gpu("b200")
+    gpu = load_gpu("b200_1300mhz")
     assert (gpu.sm_count, gpu.sm_clk_mhz, gpu.dram_bus_bits, gpu.dram_clk_mhz) == (148, 1300, 8192, 4000)
     rates = gpu.flop_per_clk_per_sm
     assert (rates["fp32"], rates["fp16"], rates["fp8"], rates["fp4"]) == (4096, 8192, 16384, 32768)
@@ -243,7 +245,7 @@ def test_the_classic_b200():
 
 def test_known_bandwidths():
     # Datasheets [GB/s].
-    for name, known in (("a100_sxm_80gb", 2039), ("h100_sxm", 3352), ("rtx_4090", 1008), ("b200", 8192)):
+    for name, known in (("a100_sxm_80gb", 2039), ("h100_sxm", 3352), ("rtx_4090", 1008), ("b200_sxm", 8192)):
         assert load_gpu(name).dram_gb_per_s == pytest.approx(known, rel=1e-3)
 
 
@@ -316,7 +318,7 @@ def test_a_misspelled_override_is_refused(override):
 
 def test_overrides_reach_gpu_and_model_options():
     config = load_config(
-        ["gpu=b200", "gpu.sm_count=100", "model=WSPersistentGEMMModel", "model_opts.l2_hit_rate=0.4"]
+        ["gpu=b200_1300mhz", "gpu.sm_count=100", "model=WSPersistentGEMMModel", "model_opts.l2_hit_rate=0.4"]
     )
     assert config["gpu"]["sm_count"] == 100
     assert config["model_opts"]["l2_hit_rate"] == 0.4
@@ -337,11 +339,19 @@ def test_what_multipliers_draw_follows_the_significands(a, b, share):
 
 
 def test_a_card_of_a_locked_clock_says_so():
-    locked, old = load_gpu("b200_1300mhz"), load_gpu("b200")
-    assert (locked.sm_clk_mhz, locked.sm_count) == (old.sm_clk_mhz, old.sm_count) == (1300, 148)
-    for gpu in (locked, old):
-        assert f"GPU {gpu.name}: a card whose SM clock is locked at 1300 MHz" in gpu.caveats
-    assert not any("locked" in caveat for caveat in load_gpu("b200_sxm").caveats)
+    locked, free = load_gpu("b200_1300mhz"), load_gpu("b200_sxm")
+    assert "GPU b200_1300mhz: a card whose SM clock is locked at 1300 MHz" in locked.caveats
+    assert not any("locked" in caveat for caveat in free.caveats)
+
+
+def test_the_old_name_of_the_locked_card_is_the_free_card_with_a_note():
+    free, old = load_gpu("b200_sxm"), load_gpu("B200")
+    assert replace(old, note="") == free
+    problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=128, cta_n=128)
+    here, there = (predict(problem, config, gpu) for gpu in ("b200", "b200_sxm"))
+    assert (here.runtime_us, here.error_band) == (there.runtime_us, there.error_band)
+    assert [words for words in here.caveats if "b200_1300mhz" in words] == [old.note]
+    assert card_named("b200") == "b200_sxm"
 
 
 @pytest.mark.parametrize(

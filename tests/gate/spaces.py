@@ -19,7 +19,7 @@ from gemm_model.kernels.candidates import candidate_spaces
 from gemm_model.kernels.registry import families, family_of
 
 SPACES = Path(__file__).parent / "spaces.yaml"
-GPUS = ("h200", "b200", "rtx_5090", "l40s", "a100_sxm_80gb", "v100_sxm2")
+GPUS = ("h200", "b200_1300mhz", "rtx_5090", "l40s", "a100_sxm_80gb", "v100_sxm2")
 """One of each architecture whose kernels differ."""
 TYPES = ("fp16", "e4m3", "mxfp8")
 

@@ -33,8 +33,8 @@ def block_scaled():
     [
         (dense(), "90a", "h200"),
         (dense(torch.float8_e4m3fn, torch.bfloat16), "90a", "h200"),
-        (dense(), "100a", "b200"),
-        (block_scaled(), "100a", "b200"),
+        (dense(), "100a", "b200_1300mhz"),
+        (block_scaled(), "100a", "b200_1300mhz"),
     ],
 )
 def test_operators_come_in_order_of_predicted_time(arguments, target, gpu):

@@ -46,7 +46,7 @@ def test_the_config_is_the_first_of_the_ranking():
 
 @pytest.mark.parametrize("capacity", [9, 10])
 def test_a_config_survives_the_way_there_and_back(capacity):
-    gpu = load_gpu("h200" if capacity == 9 else "b200")
+    gpu = load_gpu("h200" if capacity == 9 else "b200_1300mhz")
     configs = [c for c in gemm_configs.get_all_configs() if c.device_capacity == capacity]
     assert configs
     for config in configs[::7]:
@@ -121,6 +121,6 @@ def test_a_written_cache_answers_quack_in_the_place_of_its_timing(tmp_path, monk
     with pytest.raises(InputError, match="tuning cache cannot be written"):
         write_tuning_cache([PROBLEM], "h200", model=MODEL)
     with pytest.raises(InputError, match="one architecture a process"):
-        write_tuning_cache([PROBLEM], "b200", model=MODEL)
+        write_tuning_cache([PROBLEM], "b200_1300mhz", model=MODEL)
     with pytest.raises(InputError, match="quack"):
         write_tuning_cache([PROBLEM], "l40s", model=MODEL)

@@ -32,7 +32,7 @@ H200 = replace(
 )
 """The rates that expectations are worked out with."""
 B200 = replace(
-    load_gpu("b200"),
+    load_gpu("b200_1300mhz"),
     sm_clk_mhz=1300.0,
     mma_clk_share=0.9,
     l2_read_bytes_per_clk_per_sm=128.0,

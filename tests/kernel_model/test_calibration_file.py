@@ -83,8 +83,8 @@ def test_a_pair_without_a_calibration_borrows_the_nearest(monkeypatch):
         ("h200", "triton"): ("h100_sxm:triton", "other_gpu"),
         ("h200", "cutlass"): ("h200:quack", "other_family"),
         ("h100_sxm", "cutlass"): ("h100_sxm:triton", "other_family"),
-        ("b200", "cublas"): ("h200:cublas", "other_architecture"),
-        ("b200", "cutlass"): ("h200:quack", "other_architecture"),
+        ("b200_1300mhz", "cublas"): ("h200:cublas", "other_architecture"),
+        ("b200_1300mhz", "cutlass"): ("h200:quack", "other_architecture"),
     }
     for (gpu, family), (name, borrowed) in asked.items():
         found, how = calibration_for(load_gpu(gpu), family)
@@ -133,7 +133,7 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     found = {"launch.kernel_us": 3.0, "chain.gap_us": 1.0, "chain.cold_us": 0.7, "first_loads.ramp_us": 0.9}
     donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers(found)})
     family = family_of("quack", H200)
-    locked = donor.numbers_on(load_gpu("b200"), "fp16", family)
+    locked = donor.numbers_on(load_gpu("b200_1300mhz"), "fp16", family)
     assert locked.launch.kernel_us == pytest.approx(4.569, abs=1e-3)
     assert locked.chain.gap_us == pytest.approx(1.523, abs=1e-3)
     # Waits for DRAM pass in ns, and what events add is the host's.
@@ -142,7 +142,7 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     for same in ("h100_sxm", "h200"):
         assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(found)
     # Of a card that the package does not describe no clock is known.
-    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200"), "fp16", family) == numbers(found)
+    assert replace(donor, gpu="mine").numbers_on(load_gpu("b200_1300mhz"), "fp16", family) == numbers(found)
 
 
 def test_loads_on_another_architecture_take_longer_by_what_its_dram_does():
@@ -150,10 +150,10 @@ def test_loads_on_another_architecture_take_longer_by_what_its_dram_does():
     donor = replace(calibration(), gpu="h200", numbers={"fp16": numbers()})
     clk = {
         name: donor.numbers_on(load_gpu(name), "fp16", family_of("quack", H200)).latency.load_clk
-        for name in ("b200_sxm", "b200", "h100_sxm")
+        for name in ("b200_sxm", "b200_1300mhz", "h100_sxm")
     }
     assert clk["b200_sxm"] == pytest.approx(400 + 1098.4 - 760.3, abs=0.1)
-    assert clk["b200"] == clk["h100_sxm"] == 400
+    assert clk["b200_1300mhz"] == clk["h100_sxm"] == 400
 
 
 def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
@@ -172,7 +172,12 @@ def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     [
         ("h100_sxm", {}, "calibration of h100_sxm:quack borrowed from h200:quack", "other_gpu"),
         ("h200", {"family": "cublas"}, "calibration of h200:quack borrowed from h200:cublas", "other_family"),
-        ("b200", {}, "calibration of b200:quack borrowed from h200:quack", "other_architecture"),
+        (
+            "b200_1300mhz",
+            {},
+            "calibration of b200_1300mhz:quack borrowed from h200:quack",
+            "other_architecture",
+        ),
     ],
 )
 def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, way):

@@ -114,6 +114,15 @@ def test_a_higher_cap_never_slows_a_sustained_kernel():
     assert clocks[0] < clocks[2] == pytest.approx(1980)
 
 
+@pytest.mark.parametrize("cap_w", [200.0, 250.0, 300.0, 350.0])
+def test_a_capped_kernel_runs_at_the_clock_that_it_calls_for(cap_w):
+    """Memory-bound kernels too, whose rule rises with the clock, and those at the kink between both."""
+    for sizes in ((14560, 384, 5728), (512, 16384, 2048), (8192, 8192, 512), (8192, 8192, 8192)):
+        batch = row(sizes, cta_m=128, cta_n=64)
+        found = times_of(batch, gpu=replace(H200, power_cap_w=cap_w), regime="sustained", l2="warm")
+        assert found.sm_clk_mhz == pytest.approx(found.set_clk_mhz * light_load_share(H200, CLOCK), rel=3e-4)
+
+
 def test_energy_adds_up():
     # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
     assert energy_uj(POWER, 100.0, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)

@@ -20,7 +20,7 @@ from gemm_model.kernels.registry import family_of
 
 FAMILIES = (
     *(("h200", "quack"), ("h200", "cutlass"), ("h200", "triton"), ("h200", "cublas")),
-    *(("b200", "quack"), ("b200", "triton")),
+    *(("b200_1300mhz", "quack"), ("b200_1300mhz", "triton")),
 )
 STEP = 1e-4
 """Of a resource's speed, for differences."""
@@ -89,14 +89,14 @@ FELT = {
     "k_tail": {"k": 4104},
     "misalignment": {"n": 4104},
     "l2_capacity": {"m": 16384, "n": 16384},
-    "dram": {"gpu": "b200", "cta_n": 128, "m": 64, "n": 16384},
+    "dram": {"gpu": "b200_1300mhz", "cta_n": 128, "m": 64, "n": 16384},
     "spilling": {"dtype": "e4m3"},
     "promotion": {"dtype": "e4m3", "cta_n": 128},
     "narrow_mma": {"cta_n": 32},
     "round_trip": {"cta_m": 64, "cta_n": 32, "m": 256, "n": 256},
     "latency": {"stages": 2},
     "launch_order": {"cta_n": 64, "m": 8192, "n": 8192, "k": 512},
-    "scale_factors": {"gpu": "b200", "dtype": "nvfp4"},
+    "scale_factors": {"gpu": "b200_1300mhz", "dtype": "nvfp4"},
     "fused_epilogue": {"epilogue": "gelu"},
     "slow_division": {"kernel": "cutlass", "cta_n": 128, "m": 128, "k": 16384, "epilogue": "silu"},
     "scaled_outputs": {"kernel": "cutlass", "cta_n": 128, "epilogue": "quantize_1x128"},

@@ -391,7 +391,8 @@ def test_it_is_on_by_default_where_it_was_trained():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "options"), [("b200", {}), ("b200", {"regime": "graph"}), ("b200", {"calibration": "h200"})]
+    ("gpu", "options"),
+    [("b200_sxm", {}), ("b200_sxm", {"regime": "graph"}), ("b200_sxm", {"calibration": "h200"})],
 )
 def test_it_is_off_elsewhere_without_a_word(gpu, options):
     found = predict(*NARROW, gpu, options=options)
@@ -528,8 +529,8 @@ def test_another_parameter_is_another_calibration(tmp_path, residual_file):
 
 
 def test_a_residual_is_not_borrowed(residual_file):
-    with pytest.raises(InputError, match="b200"):
-        KernelModel(load_gpu("b200"), residual=str(residual_file))
+    with pytest.raises(InputError, match="b200_sxm"):
+        KernelModel(load_gpu("b200_sxm"), residual=str(residual_file))
 
 
 @pytest.mark.parametrize("value", ["on", "h200", "trees.yaml", False])

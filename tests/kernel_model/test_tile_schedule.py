@@ -17,7 +17,7 @@ from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 
-H200, B200 = load_gpu("h200"), load_gpu("b200")
+H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
 CUTLASS = family_of("cutlass", H200)
 QUACK = family_of("quack", H200)
 

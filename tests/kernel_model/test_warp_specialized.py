@@ -168,7 +168,7 @@ def test_the_clock_falls_with_intensity():
     assert 1200 < busy.details["sm_clk_mhz"][0] < idle.details["sm_clk_mhz"][0] < 1980
 
 
-@pytest.mark.parametrize("gpu", ["h100_sxm", "b200", "a100_sxm_80gb", "l40s", "rtx_4090"])
+@pytest.mark.parametrize("gpu", ["h100_sxm", "b200_1300mhz", "a100_sxm_80gb", "l40s", "rtx_4090"])
 def test_other_gpus_are_marked_and_get_no_better_band(gpu):
     problem, config = GemmProblem.of(4096, 4096, 4096), KernelConfig(cta_m=128, cta_n=128)
     here = predict(problem, config, "h200", MODEL, options={"calibration": "h200"})

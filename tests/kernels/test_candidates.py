@@ -152,7 +152,7 @@ def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
 
 
 def test_block_scaled_operands_are_not_exchanged():
-    b200 = load_gpu("b200")
+    b200 = load_gpu("b200_sxm")
     assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
 
 
@@ -161,7 +161,7 @@ def test_block_scaled_operands_are_not_exchanged():
     [
         ("v100_sxm2", "bf16", "bf16", "GPU v100_sxm2 has no bf16 math"),
         ("a100_sxm_80gb", "fp8", "fp8", "GPU a100_sxm_80gb has no fp8 math"),
-        ("b200", "bf16", "e4m3", "operands of 16 and 8 bits; quack kernels on sm100 need equal widths"),
+        ("b200_sxm", "bf16", "e4m3", "operands of 16 and 8 bits; quack kernels on sm100 need equal widths"),
     ],
 )
 def test_types_that_tensor_cores_lack_are_refused(gpu, a, b, words):
@@ -173,7 +173,7 @@ def test_types_that_tensor_cores_lack_are_refused(gpu, a, b, words):
 
 
 def test_tensor_memory_takes_narrow_types_of_two_widths():
-    found = rank(GemmProblem.of(512, 512, 512, "e4m3", b_dtype="e2m1"), "b200")
+    found = rank(GemmProblem.of(512, 512, 512, "e4m3", b_dtype="e2m1"), "b200_sxm")
     assert found.kernels > 0
 
 

@@ -12,7 +12,7 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import emit
 from tests.cases import cases
 
-H200, B200 = load_gpu("h200"), load_gpu("b200")
+H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
 PINGPONG = KernelConfig(cta_m=128, cta_n=192, cluster_m=2, schedule="pingpong", swizzle=4)
 PAIR = KernelConfig(cta_m=128, cta_n=256, cluster_m=2, schedule="2cta")

@@ -17,7 +17,7 @@ from gemm_model.tables.table import batch_from_frame
 from tests.cases import cases
 from tests.conftest import ROOT
 
-H200, B200 = load_gpu("h200"), load_gpu("b200")
+H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
 
 
 def config(cta_m, cta_n, **more):

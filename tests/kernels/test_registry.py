@@ -21,11 +21,11 @@ from gemm_model.kernels.registry import families, family_of
 from tests.cases import cases
 from tests.typed_numbers import numbers
 
-H200, B200, A100 = load_gpu("h200"), load_gpu("b200"), load_gpu("a100_sxm_80gb")
+H200, B200, A100 = load_gpu("h200"), load_gpu("b200_1300mhz"), load_gpu("a100_sxm_80gb")
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
 SQUARE = {"cta_m": 128, "cta_n": 128}
 OLDER = ("v100_sxm2", "a100_sxm_80gb", "rtx_a6000", "rtx_4090", "l40s")
-NEWER = ("h100_sxm", "h200", "b200", "rtx_5090")
+NEWER = ("h100_sxm", "h200", "b200_1300mhz", "rtx_5090")
 
 
 def test_the_default_family_is_quack_where_quack_is():

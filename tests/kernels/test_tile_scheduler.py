@@ -75,8 +75,13 @@ def test_first_come_is_what_clusters_do_that_are_watched_in_time(tile_us, start_
 def test_only_blackwells_kernels_of_quack_and_cutlass_are_dynamic():
     dynamic = {
         (name, gpu)
-        for gpu in ("a100_sxm_80gb", "h200", "b200", "rtx_5090")
+        for gpu in ("a100_sxm_80gb", "h200", "b200_sxm", "rtx_5090")
         for name in families(load_gpu(gpu))
         if family_of(name, load_gpu(gpu)).tile_order.scheduler is FIRST_COME
     }
-    assert dynamic == {("quack", "b200"), ("cutlass", "b200"), ("cudnn", "b200"), ("quack", "rtx_5090")}
+    assert dynamic == {
+        ("quack", "b200_sxm"),
+        ("cutlass", "b200_sxm"),
+        ("cudnn", "b200_sxm"),
+        ("quack", "rtx_5090"),
+    }

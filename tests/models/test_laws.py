@@ -52,13 +52,11 @@ EDGES = ("edge_tiles", "k_tail", "line_crossing", "coalescing")
 """Mechanisms, each measured, by which a size that fills its tiles or lines is faster than a smaller one."""
 FILL = f"sizes that fill tiles and lines of memory, {', '.join(EDGES)}: see the same law without these"
 CARRIES = "slow fp8 sums hold two sets of accumulators, which spill, and narrow types have fewer tiles"
-SETTLES = "a capped card's settled clock falls where more clock or bandwidth takes more power; not measured"
 EXCEPTIONS = {
     "named: batch doubles": (
         0.001,
         "few CTAs leave a larger share of a dependent launch to be seen; not measured",
     ),
-    **{f"more {name}": (0.001, SETTLES) for name in ("sm_clk_mhz", "l2_read_gb_per_s", "dram_read_gb_per_s")},
     "named: m doubles": (0.04, FILL),
     "named: n doubles": (0.04, FILL),
     "named: k doubles": (0.04, FILL),

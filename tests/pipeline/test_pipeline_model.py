@@ -109,7 +109,7 @@ def test_table_and_single_predictions_agree():
         assert table["predicted_us"].iloc[row.Index] == pytest.approx(one.runtime_us)
 
 
-@pytest.mark.parametrize("gpu", ["a100_sxm_80gb", "b200", "rtx_4090", "rtx_a6000"])
+@pytest.mark.parametrize("gpu", ["a100_sxm_80gb", "b200_sxm", "rtx_4090", "rtx_a6000"])
 def test_other_gpus_give_finite_times(gpu):
     found = predict(PROBLEM, CONFIG, gpu, "PipelineModel")
     assert np.isfinite(found.runtime_us)
@@ -141,7 +141,7 @@ def test_a_tile_without_room_for_a_stage_is_refused():
 def test_figures_of_another_gpu_are_said_to_be():
     assert not any("fitted" in words for words in predict(PROBLEM, CONFIG, H200, "PipelineModel").caveats)
     assert any(
-        "fitted on h200" in words for words in predict(PROBLEM, CONFIG, "b200", "PipelineModel").caveats
+        "fitted on h200" in words for words in predict(PROBLEM, CONFIG, "b200_sxm", "PipelineModel").caveats
     )
 
 

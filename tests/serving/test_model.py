@@ -43,7 +43,7 @@ def test_fp8_experts_are_swapped_below_64_rows_on_hopper_alone():
     product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8, in_dtype="e4m3")
     grid = TileGrid.of([TileConfig(16, 64, 128, 1), TileConfig(16, 32, 128, 1), TileConfig(64, 64, 128, 1)])
     assert resources_of(product, grid, H200).swapped.tolist() == [True, False, False]
-    assert not resources_of(product, grid, load_gpu("b200")).swapped.any()
+    assert not resources_of(product, grid, load_gpu("b200_1300mhz")).swapped.any()
 
 
 def test_an_mma_of_64_by_256_takes_128_clocks():

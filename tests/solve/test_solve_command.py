@@ -34,7 +34,7 @@ def test_a_gpus_own_kernels(schedule, capsys):
 
 
 def test_pairs_of_ctas(capsys):
-    words = ["solve", "--m", "4096", "--n", "4096", "--k", "4096", "--gpu", "b200", "--schedule", "2cta"]
+    words = ["solve", "--m", "4096", "--n", "4096", "--k", "4096", "--gpu", "b200_sxm", "--schedule", "2cta"]
     assert main([*words, "--dtype", "fp8", "--format", "json"]) == 0
     best = json.loads(capsys.readouterr().out)["rows"][0]
     assert best["tile"].startswith(("64x", "128x"))

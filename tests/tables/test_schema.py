@@ -200,7 +200,7 @@ def test_tritons_defaults_are_what_its_kernels_do():
     given = {"fast_accum": ["1", "", "1"], "stages": ["3", "", "4"], "in_dtype": ["fp8", "fp8", "bf16"]}
     found = predict_table(pd.DataFrame({**cells, **given}), "h200")
     assert found["predicted_us"][0] == found["predicted_us"][1]
-    assert "1 rows of triton have fast_accum 1, as its kernels do" in found.attrs["notes"]
+    assert "1 row of triton: fast_accum is 1, as of all its kernels" in found.attrs["notes"]
     with pytest.raises(InputError, match="row 0: slow fp8 sums; those of triton kernels on sm90 stay"):
         predict_table(pd.DataFrame({**cells, "fast_accum": [0]}), "h200")
 
@@ -287,8 +287,8 @@ def test_all_rows_come_back_with_what_became_of_them(gemm_model, tmp_path):
     rows.to_csv(tmp_path / "rows.csv", index=False)
     written = gemm_model("predict", "--input", tmp_path / "rows.csv", "--format", "json")
     assert len(json.loads(written.out)["rows"]) == 6
-    assert "1 rows cannot run and are left out: " in written.err
-    assert "1 rows of kernel cublas have no tile and are left out" in written.err
+    assert "1 row cannot run, no prediction: " in written.err
+    assert "1 row of kernel cublas without a tile: no prediction" in written.err
 
 
 HEADER = "m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,gpu,runtime_us\n"
@@ -318,7 +318,7 @@ def test_mixed_regimes_are_reported_apart(gemm_model, tmp_path):
     assert alone < burst
     asked = gemm_model("predict", "--input", path, "--format", "json", "--regime", "burst")
     assert {row["predicted_us"] for row in json.loads(asked.out)["rows"]} == {burst}
-    assert "1 rows were measured in the regime kernel-only and are predicted in burst" in asked.err
+    assert "1 row measured in the regime kernel-only: predicted in burst" in asked.err
 
 
 def test_mixed_cards_are_reported_apart(gemm_model, tmp_path):

@@ -113,8 +113,8 @@ def test_rows_without_tile_or_measurement_are_left_out_and_counted():
     kept, notes = usable_rows(frame, needs_tile=True)
     assert kept.index.tolist() == [1]
     assert notes == [
-        "1 rows without a measurement (column disposition) are left out",
-        "1 rows of kernel cublas have no tile and are left out",
+        "1 row without a measurement (column disposition): no prediction",
+        "1 row of kernel cublas without a tile: no prediction",
     ]
 
 
@@ -142,7 +142,7 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
     path = tmp_path / "damaged.csv"
     path.write_text(text[:cut], encoding="utf-8")
     try:
-        result = predict_table(read_table(path), "b200", model)
+        result = predict_table(read_table(path), "b200_1300mhz", model)
     except InputError as error:
         assert "\n" not in str(error).strip()
     else:

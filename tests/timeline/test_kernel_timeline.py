@@ -245,7 +245,7 @@ def test_the_warp_that_loads_tells_the_next_tile_after_its_last_load():
 
 
 def test_tiles_of_a_dynamic_kernel_go_to_the_pair_that_started_first():
-    drawn = timeline(256 * 3, 256 * 60, 512, (128, 256), (2, 1), "2cta", "fp8", "b200")
+    drawn = timeline(256 * 3, 256 * 60, 512, (128, 256), (2, 1), "2cta", "fp8", "b200_1300mhz")
     mma = drawn.trace.of_tiles("mma").query("role == 'MMA warp'")
     # 180 tiles on 74 pairs: the first 32 of them have a third one. A CTA of the second pair, and the last's.
     assert mma[mma["cta"] == 3]["tile"].tolist() == [1, 75, 149]

@@ -47,7 +47,7 @@ SWEPT_CLUSTER = 2
 MOST_ACCUMULATORS = 255.0
 """Most accumulators of a thread [registers]; sweeps, in which kernels that spill other registers take part;
 PTX ISA."""
-GPUS = {9: "h200", 10: "b200", 12: "rtx_5090"}
+GPUS = {9: "h200", 10: "b200_sxm", 12: "rtx_5090"}
 """A GPU of each compute capability that QuACK has kernels for: all of one offer the same tiles and stages."""
 
 DENSE_TYPES = {

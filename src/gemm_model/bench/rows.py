@@ -15,7 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_of_row, whole_number
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
-from gemm_model.core.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.regimes import REGIME_NAMES
 
 L2_STATES = ("cold", "warm", "rotated")
@@ -174,12 +174,20 @@ class Outcome:
 
 
 def row_from_columns(cells: Mapping[str, Any], *, regime: str = "", l2: str = "") -> Row:
-    """The row from cells that `Row.columns` wrote, as text; `regime` and `l2` override the cells."""
+    """The row from cells that `Row.columns` wrote, as text; `regime` and `l2` override the cells.
+
+    With `swap_ab` its problem is the transposed one, which is what the kernel computes.
+    """
     extents = [name if cells.get(name) else name.removeprefix("asked_") for name in ASKED]
     m, n, k = (whole_number(cells, name) for name in extents)
+    problem = problem_of_row({**cells, "batch": cells.get("batch") or 1})
+    if _flag(cells, "swap_ab"):
+        if not problem.plain:
+            raise InputError("column swap_ab is 1 beside a kind of problem; expected 0")
+        problem, m, n = swapped(problem), n, m
     return Row(
         kernel=cells["kernel"],
-        problem=problem_of_row({**cells, "batch": cells.get("batch") or 1}),
+        problem=problem,
         config=_config(cells),
         asked=(m, n, k),
         regime=regime or cells.get("regime") or "burst",

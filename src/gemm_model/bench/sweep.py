@@ -136,7 +136,7 @@ def _every_split_has_a_k_tile(config: Config, problem: GemmProblem) -> bool:
 
 def rows_of_table(path: Path, *, regime: str, l2: str) -> list[Row]:
     """The rows of an earlier table, to be measured again."""
-    needed = ("kernel", "in_dtype", "out_dtype", "m", "n", "k")
+    needed = ("kernel", "in_dtype", "m", "n", "k")
     rows: dict[str, Row] = {}
     for row in _rows_read(path, needed, "the columns of a benchmark table", {}, regime=regime, l2=l2):
         rows.setdefault(row_key(row), row)
@@ -153,9 +153,10 @@ def _rows_read(
     path: Path, needed: Sequence[str], expected: str, missing: Mapping[str, object], **situation: str
 ) -> Iterator[Row]:
     """The rows of a table that has the `needed` columns; `missing` holds cells that it may leave out."""
+    from gemm_model.tables.schema import understood
     from gemm_model.tables.table import read_table
 
-    frame = read_table(path)
+    frame = understood(read_table(path))
     for name in needed:
         if name not in frame:
             raise InputError(f"{path}: column {name!r} is missing; expected {expected}")

@@ -21,7 +21,7 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.schema import ROLE_OF_FIT, require_card, understood
+from gemm_model.tables.schema import ROLE_OF_FIT, require_card, rows_words, understood
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 FEWEST_SHAPES = 8
@@ -87,7 +87,7 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
     kept.attrs = dict(table.attrs)
     if "l2" in kept:
         other = (kept["regime"] == "burst") & ~kept["l2"].isin((l2, ""))
-        kept = _without(kept, other, f"rows in the burst regime with an L2 that was not {l2}", notes)
+        kept = _without(kept, other, f"in the burst regime with an L2 that was not {l2}", notes)
     return kept if kept.empty else _possible_rows(kept, gpu, notes)
 
 
@@ -96,7 +96,7 @@ def _rows_to_fit(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     if "role" not in frame:
         return frame
     other = ~frame["role"].isin((ROLE_OF_FIT, ""))
-    return _without(frame, other, f"rows whose role is not {ROLE_OF_FIT}", notes)
+    return _without(frame, other, f"whose role is not {ROLE_OF_FIT}", notes)
 
 
 def _regimes(table: pd.DataFrame) -> pd.Series:
@@ -144,7 +144,7 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
     if "kernel" not in frame:
         return frame
     foreign = ~frame["kernel"].isin((family.name, *family.providers, ""))
-    kept = _without(frame, foreign, f"rows of kernels other than {family.name}", notes)
+    kept = _without(frame, foreign, f"of kernels other than {family.name}", notes)
     if len(kept) == 0:
         others = ", ".join(sorted(set(frame["kernel"].astype(str))))
         raise InputError(
@@ -177,7 +177,7 @@ def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) 
     if not drop.any():
         return frame
     lines = ", ".join(str(line) for line in frame.index[drop][:5])
-    note = f"{frame.attrs['path']}: {int(drop.sum())} {what} are left out"
+    note = f"{frame.attrs['path']}: left out {rows_words(int(drop.sum()))} {what}"
     notes.append(f"{note} (first at line {lines})" if frame.index.name == "line" else note)
     kept = frame[~drop]
     kept.attrs = dict(frame.attrs)
@@ -200,7 +200,7 @@ def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.Da
     impossible = pd.Series(
         measured < room_numbers("calibration").fastest_over_sol * floor_us, index=table.index
     )
-    return _without(table, impossible, "rows faster than the speed of light", notes)
+    return _without(table, impossible, "faster than the speed of light", notes)
 
 
 def main_situation(frame: pd.DataFrame, family: KernelFamily) -> pd.Series:

@@ -480,4 +480,7 @@ def comparison(slower: Choice, faster: Choice) -> str:
     if grown:
         most = max(grown, key=lambda key: grown[key][0] - grown[key][1])
         text += f", {most.removesuffix('_us')} {grown[most][1]:.2f} -> {grown[most][0]:.2f} us"
-    return f"{text}; limited by {a.limiter}, the other by {b.limiter}"
+    both = f"both limited by {a.limiter}"
+    return (
+        f"{text}; {both if a.limiter == b.limiter else f'limited by {a.limiter}, the other by {b.limiter}'}"
+    )

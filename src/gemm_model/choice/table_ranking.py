@@ -14,11 +14,11 @@ import pandas as pd
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.fields import KIND_COLUMNS, TYPE_COLUMNS, problem_of_row
-from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.core.kernel_config import RASTERS, SCHEDULES, KernelConfig
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import ROWS_PER_CHUNK, BatchPrediction
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import COUNTS, FIRST_ORDERS, CandidateSpace, types_of
+from gemm_model.kernels.candidates import COUNTS, FIRST_ORDERS, Candidate, CandidateSpace, types_of
 from gemm_model.tables.kind_columns import asks_for_more
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes
@@ -56,7 +56,8 @@ def rank_table(
 
     Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
     the fastest few all orders are predicted. A residual corrects those that it can make the fastest.
-    `advance` is told of the rows done, from several threads.
+    `advance` is told of the rows done, from several threads. `attrs["notes"]` of the result ends with the
+    predictions' caveats.
     """
     types = _with_types(frame)
     extents = _sizes(types)
@@ -75,10 +76,13 @@ def rank_table(
         shapes = max(ROWS_PER_CHUNK // sum(space.kernels for space in spaces), 1)
         chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
 
+    caveats: dict[str, None] = {}
+
     def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
         spaces, rows = chunk
         not_plain = [problems[row] for row in rows] if problems and not problems[rows[0]].plain else []
-        best = pd.concat([_best_of_chunk(ranker, space, extents[:, rows], not_plain) for space in spaces])
+        found = [_best_of_chunk(ranker, space, extents[:, rows], not_plain, caveats) for space in spaces]
+        best = pd.concat(found)
         best = best.sort_values("predicted_us", kind="stable")
         advance(len(rows))
         return best[~best.index.duplicated()].sort_index()
@@ -90,8 +94,16 @@ def rank_table(
     added = pd.concat(parts, ignore_index=True).iloc[order].set_axis(frame.index)
     kept = types.drop(columns=[name for name in types if name in KNOWN and name not in PROBLEM_COLUMNS])
     result = pd.concat([kept, added], axis=1)
-    result.attrs = dict(types.attrs)
+    result.attrs = {**types.attrs, "notes": [*types.attrs.get("notes", ()), *caveats]}
     return result
+
+
+def choices_of(ranked: pd.DataFrame) -> Iterator[tuple[GemmProblem, Candidate]]:
+    """The problem and the chosen kernel of each row of what `rank_table` returns."""
+    names = (*COUNTS, "schedule", "raster", "kernel", "fast_accum")
+    for problem, row in zip(problems_of_table(ranked), ranked.to_dict("records"), strict=True):
+        config = KernelConfig(**{name: row[name] for name in names})
+        yield problem, Candidate(config=config, swap_ab=bool(row["swap_ab"]))
 
 
 def _with_types(frame: pd.DataFrame) -> pd.DataFrame:
@@ -108,9 +120,16 @@ def _sizes(frame: pd.DataFrame) -> FloatArray:
 
 
 def _best_of_chunk(
-    ranker: Ranker, space: CandidateSpace, sizes: FloatArray, problems: Sequence[GemmProblem]
+    ranker: Ranker,
+    space: CandidateSpace,
+    sizes: FloatArray,
+    problems: Sequence[GemmProblem],
+    caveats: dict[str, None],
 ) -> pd.DataFrame:
-    """The best of a space for each shape for which some of its kernels are worth predicting, by shape."""
+    """The best of a space for each shape for which some of its kernels are worth predicting, by shape.
+
+    The predictions' caveats are added to `caveats`.
+    """
     worth = space.worth_a_look(sizes, ranker.gpu)
     shapes: IntArray = np.flatnonzero(worth.any(axis=1))
     if not len(shapes):
@@ -130,7 +149,9 @@ def _best_of_chunk(
     times_us = np.where(np.take_along_axis(worth, nearest, axis=1), kernels.times_us, np.inf)
     kernels = replace(kernels, times_us=times_us).with_residual(1)
     best = np.arange(len(shapes)) * count + kernels.times_us.argmin(axis=1)
-    columns = _columns(space, kernels.candidates[best], kernels.predictions(best))
+    predicted = kernels.predictions(best)
+    caveats |= dict.fromkeys(predicted.caveats)
+    columns = _columns(space, kernels.candidates[best], predicted)
     regime = {} if ranker.model.regime is None else {"regime": ranker.model.regime}
     return pd.DataFrame({"gpu": ranker.gpu.name, **regime, **dict(columns)}, index=shapes)
 

@@ -209,7 +209,12 @@ def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
             f"--against is {args.against!r}; expected a library, such as cublas, or a kernel, such as "
             "128x256,cluster=2x1, and at most one card"
         )
-    gpu, problem = load_gpu(cards[0]) if cards else first.gpu, kinds.problem(args)
+    try:
+        gpu = load_gpu(cards[0]) if cards else first.gpu
+    except InputError as error:
+        known = f"no library is called {cards[0]!r} ({', '.join(families())})"
+        raise InputError(f"--against: {known}; {error}") from None
+    problem = kinds.problem(args)
     if libraries:
         best = Ranker(gpu, family=libraries[0], options=dict(chosen.options)).rank(problem, 1).best.candidate
         turned = swapped(problem) if best.swap_ab else problem

@@ -15,7 +15,7 @@ from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
-from gemm_model.report.document import Document, screen_text
+from gemm_model.report.document import FORMATS, Document, screen_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ EXTREMES = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser, "table of kernels, measured or not")
     common.add_output(
-        parser, "the result of one kernel; of a table, a folder for predictions, plots and summary"
+        parser, "the result; of a table a file such as t.csv, or a folder for predictions, plots and summary"
     )
     common.add_settings(parser)
     common.add_problem(parser, required=False)
@@ -55,7 +55,11 @@ def run(args: argparse.Namespace) -> Document:
         if compare.cards_asked(args):
             raise InputError(f"--gpu is {args.gpu} with --input; expected one card for a table")
         chosen, of_rows = common.settings(args), partial(_of_rows, args)
-        return predict_table_file(args.input, args.output, chosen, html=args.html, of_rows=of_rows)
+        folder, files = args.output, (*FORMATS, "gz", "parquet")
+        if folder is not None and folder.suffix.removeprefix(".") in files and not folder.is_dir():
+            common.check_document(args, args.html)
+            folder = None
+        return predict_table_file(args.input, folder, chosen, html=args.html, of_rows=of_rows)
     if args.html is not None:
         raise InputError("--html comes without --input; expected a table (explore makes a page of one shape)")
     common.check_document(args)
@@ -137,7 +141,7 @@ def predict_table_file(
         notes=report.notes,
         text=lambda: _table_text(report, chosen),
         files=[common.page(html, page)],
-        apart=True,
+        apart=output_dir is not None,
     )
 
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> Document:
     if args.emit in families() and "family" not in args.given:
         args.family = args.emit
     if args.input is not None:
-        common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype"))
+        common.refuse_unused(args, "with --input", (*always, "against", "input", "dtype", "emit"))
         return _table(args, common.problem_table(args))
     if args.why_not is not None and args.emit is not None:
         raise InputError("--why-not comes with --emit; expected one of them")
@@ -121,7 +121,7 @@ def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Documen
 
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
     from gemm_model.choice.across_families import rank_table_against
-    from gemm_model.choice.table_ranking import rank_table
+    from gemm_model.choice.table_ranking import choices_of, rank_table
 
     ranker = ranker_of(args)
     with common.progress("ranking", len(frame)) as advance:
@@ -131,6 +131,10 @@ def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
             result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
     told = ("m", "n", "k", "predicted_us", "limiter")
     notes = result.attrs.get("notes", ())
+    if args.emit is not None:
+        result = result.assign(emit=[emit(args.emit, *each, ranker.gpu) for each in choices_of(result)])
+        lines = [f"{row.m} x {row.n} x {row.k}: {row.emit}" for row in result.itertuples()]
+        return _document(ranker, args, rows=result, notes=notes, text=lambda: "\n".join(lines))
     return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, told))
 
 

@@ -30,6 +30,9 @@ __all__ = [
 CONFIG_DIR = Path(__file__).parent
 OF_ONE_CARD = ("name", "device_names", "validated")
 """Keys that a card does not take from the one that it is like."""
+OLD_NAMES = {"b200": "b200_sxm"}
+"""Names that once meant another card, and the card that each means now."""
+NOTES = {"b200": "b200 is b200_sxm, whose clock runs free; locked at 1300 MHz it is b200_1300mhz"}
 YAML_SUFFIXES = (".yaml", ".yml")
 COMMAND_LINE = "command line"
 _WORD = re.compile(r"(\+{0,2})([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
@@ -90,6 +93,9 @@ def _gpu(name_or_path: str | Path, seen: tuple[str, ...] = ()) -> tuple[dict[str
         found = read_yaml_mapping(Path(name_or_path), "a GPU description")
         return _like_another(found, str(name_or_path), seen), str(name_or_path)
     name = str(name_or_path).lower()
+    if name in OLD_NAMES:
+        found, place = _gpu(OLD_NAMES[name], seen)
+        return {**found, "note": NOTES[name]}, place
     if name not in gpu_names():
         near = [known for known in gpu_names() if name and known.startswith(name)]
         near = near or get_close_matches(name, gpu_names(), 3)

@@ -147,6 +147,8 @@ class GpuSpec:
     intervals: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Half-width over the number of the interval that holds it nine times in ten, by field; `interval` has
     what is assumed of the others."""
+    note: str = ""
+    """What is said wherever the card is used; '' where there is nothing to say."""
     file: str = field(default="", compare=False)
     """The user's file that describes it; '' where none does. No key of a description."""
 
@@ -272,7 +274,7 @@ class GpuSpec:
         found: tuple[str, ...] = () if self.validated else (unvalidated,)
         if self.clock_recovery_us is not None:
             found += (f"GPU {self.name}: a card whose SM clock is locked at {self.sm_clk_mhz:g} MHz",)
-        return found
+        return (*found, self.note) if self.note else found
 
 
 QUANTITIES: Mapping[str, Quantity] = {
@@ -411,7 +413,15 @@ def is_as_described(gpu: GpuSpec) -> bool:
     if gpu.name not in gpu_names():
         return True
     known = _described(gpu.name)
-    same = ("sm_count", "max_cluster_size", "resident_clusters", "sources", "device_names", "validated")
+    same = (
+        "sm_count",
+        "max_cluster_size",
+        "resident_clusters",
+        "sources",
+        "device_names",
+        "validated",
+        "note",
+    )
     own = replace(gpu, **{name: getattr(known, name) for name in same})
     return own == known and gpu.sm_count <= known.sm_count
 

@@ -172,7 +172,7 @@ def read_results(path: Path | str, gpu: str) -> tuple[pd.DataFrame, list[str]]:
     if not passed.all():
         counts = frame.loc[~passed, "Disposition"].value_counts()
         reasons = ", ".join(f"{count} {reason or 'empty'}" for reason, count in counts.items())
-        notes.append(f"{int((~passed).sum())} rows are left out: {reasons}")
+        notes.append(f"rows left out: {reasons}")
     kept = frame[passed]
     if len(kept) == 0:
         raise InputError(f"{path}: no row with disposition {' or '.join(PASSED)}")

@@ -23,7 +23,7 @@ from gemm_model.kernels.candidates import Candidate
 GPUS = {
     "h100_sxm": "H100_SXM",
     "h200": "H200_SXM",
-    "b200": "B200",
+    "b200_sxm": "B200",
     "a100_sxm_80gb": "A100_SXM_80GB",
     "rtx_4090": "RTX_4090",
     "rtx_5090": "RTX_5090",

@@ -175,13 +175,15 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
     Let C be the distance from the first clock of the search to the clock of a light load. The search takes
     steps a and b with a + b <= C and slope b / a, and extrapolates to a / (1 - b / a): it ends at most
     C / (1 - slope^2) above its start. The slope is bounded by what the MMAs' share of the clocks, and the
-    length of the waves, take off the clock. A power cap may only lower it.
+    length of the waves, take off the clock. Under a power cap the clock of a light load is the highest.
     """
     numbers = room_numbers("kernel_model")
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
+    if around.settled:
+        return gpu.sm_clk_mhz * light_load_share(gpu, clock) * (1.0 + numbers.settled_within)
     above = max(light_load_share(gpu, clock) - first, 0.0)
     sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
-    slope = steepest if around.settled else min((sag + above) / first, steepest)
+    slope = min((sag + above) / first, steepest)
     share = first + above / (1.0 - slope * slope)
     return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
 

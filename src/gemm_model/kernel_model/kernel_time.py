@@ -98,9 +98,8 @@ def _composed(kernel: Kernel) -> _Composed:
     asked = demand_of(kernel)
     work = waves_of(kernel, asked)
     clock = clock_rules(kernel, asked.traffic)
-    return _new_composed(
-        asked=asked, work=work, clock=clock, sm_clk_mhz=settled_mhz(work, clock.inside, kernel.gpu)
-    )
+    clk_mhz = settled_mhz(work, clock.inside, kernel.gpu, capped=kernel.around.settled)
+    return _new_composed(asked=asked, work=work, clock=clock, sm_clk_mhz=clk_mhz)
 
 
 def kernel_time(

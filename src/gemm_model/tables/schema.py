@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.config import OLD_NAMES, gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.gpu import GpuSpec
@@ -112,7 +112,8 @@ def notes_on_strange(frame: pd.DataFrame, strange: Collection[str], known: Colle
                 f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "
                 "(a column of another meaning needs a name less alike)"
             )
-    return [f"columns that nothing reads travel along: {', '.join(unread)}"] if unread else []
+    names = ", ".join(column or "one without a name" for column in unread)
+    return [f"columns that nothing reads travel along: {names}"] if unread else []
 
 
 def _require_words(frame: pd.DataFrame, name: str) -> None:
@@ -160,7 +161,7 @@ def _cards_by_name() -> dict[str, str]:
     found = {
         device: name for name in gpu_names() for device in load_gpu_mapping(name).get("device_names", ())
     }
-    return found | {name: name for name in gpu_names()}
+    return found | {name: name for name in gpu_names()} | OLD_NAMES
 
 
 def card_named(name: str) -> str:
@@ -183,6 +184,10 @@ def require_card(frame: pd.DataFrame, gpu: GpuSpec) -> None:
             f"{table_name(frame)}: {place_of(frame, row)}, column gpu: {others[0]!r}, but the GPU asked for is "
             f"{gpu.name}; expected {_cards_by_name()[others[0]]}, or rows of {gpu.name} alone"
         )
+
+
+def rows_words(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def table_name(frame: pd.DataFrame) -> str:

@@ -62,7 +62,7 @@ from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known
 from gemm_model.tables.kind_columns import asks_for_more, is_asked, with_kind_columns
-from gemm_model.tables.schema import place_of, table_name
+from gemm_model.tables.schema import place_of, rows_words, table_name
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
@@ -101,10 +101,10 @@ OTHER_KINDS = {
 }
 """Kinds of tables without m, by a column."""
 LEFT_OUT = {
-    FAILED: "{} rows without a measurement (column disposition)",
-    IN_TURN: "{} rows of two kernels in turn (column partner)",
-    NO_TILE: "{} rows of kernel {} have no tile and",
-    SPLIT_UNKNOWN: "{} rows split K in parts that are not told and",
+    FAILED: "{} without a measurement (column disposition)",
+    IN_TURN: "{} of two kernels in turn (column partner)",
+    NO_TILE: "{} of kernel {} without a tile",
+    SPLIT_UNKNOWN: "{} of K split in parts that are not told",
 }
 """What notes say of rows by their disposition."""
 
@@ -297,7 +297,7 @@ def predict_usable(
             if len(refused.rows) == len(places):
                 raise
             disposition.iloc[places[list(refused.rows)]] = CANNOT_RUN
-            notes.append(f"{len(refused.rows)} rows cannot run and are left out: {refused.reason}")
+            notes.append(f"{rows_words(len(refused.rows))} cannot run, no prediction: {refused.reason}")
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -360,7 +360,8 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     for reason in LEFT_OUT:
         rows = kernels[(reasons == reason).to_numpy()]
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
-        notes += [f"{LEFT_OUT[reason].format(count, name)} are left out" for name, count in groups.items()]
+        words = (LEFT_OUT[reason].format(rows_words(count), name) for name, count in groups.items())
+        notes += [f"{each}: no prediction" for each in words]
     notes += _sums_note(kept) if needs_tile else []
     kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
@@ -378,7 +379,8 @@ def _sums_note(frame: pd.DataFrame) -> list[str]:
         codes, types, _ = _types(frame, name)
         unknown = unknown & _looked_up([each.bits == 8 for each in types], codes)
     names = ", ".join(sorted(sums_stay()))
-    return [f"{unknown.sum()} rows of {names} have fast_accum 1, as its kernels do"] if unknown.any() else []
+    told = f"{rows_words(unknown.sum())} of {names}: fast_accum is 1, as of all its kernels"
+    return [told] if unknown.any() else []
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
@@ -410,17 +412,17 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
     """
     if regime is None:
         return []
-    notes, are = [], "were measured in" if "runtime_us" in frame else "are of"
+    notes, of = [], "measured in" if "runtime_us" in frame else "of"
     if "regime" in frame:
         codes, names = _codes(frame["regime"])
         for name, rows in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
             if rows and name and regime_name(name) != regime:
-                notes.append(f"{rows} rows {are} the regime {name} and are predicted in {regime}")
+                notes.append(f"{rows_words(rows)} {of} the regime {name}: predicted in {regime}")
     if "settled" in frame and regime == GRAPH:
         settled = int((pd.to_numeric(frame["settled"], errors="coerce") > 0).sum())
         if settled:
             notes.append(
-                f"{settled} rows were measured at a settled clock and are predicted at a rested one; "
+                f"{rows_words(settled)} measured at a settled clock: predicted at a rested one; "
                 "regime sustained predicts such"
             )
     return notes
