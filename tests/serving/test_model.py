@@ -58,7 +58,13 @@ def test_decode_is_bound_by_the_weights_of_active_experts():
     times = model.times_of(launches(product, 16, 64, 128, 1, 4, 4))
     active = 128 * (1 - (1 - 8 / 128) ** 16)
     weights_us = active * 1536 * 2048 * 2 / H200.dram_read_bytes_per_us
-    assert times.dram_us[0] == pytest.approx(weights_us, rel=0.02)
+    # Three CTAs an SM with three k tiles of 16 KiB in flight each, on average fewer by half a ring over 16 steps.
+    tile = 64 * 128 * 2
+    in_flight = 3 * 3 * tile * (1 - 3 / 16 / 2)
+    unsteady = (
+        1 + tile / room_numbers("serving").burst_bytes + room_numbers("serving").queue_bytes / in_flight
+    )
+    assert times.dram_us[0] == pytest.approx(weights_us * unsteady, rel=0.02)
     assert times.limiter == ["dram"]
 
 
@@ -68,7 +74,7 @@ def test_rows_of_half_a_line_cost_more():
     assert half > 1.3 * whole
 
 
-@pytest.mark.parametrize(("gpu", "activation"), [("h200", 101.8), ("l40", 144.0)])
+@pytest.mark.parametrize(("gpu", "activation"), [("h200", 100.5), ("l40", 144.0)])
 def test_short_rows_wait_for_activations_of_dram(gpu, activation):
     # GDDR6 activates a row each 4 ns, in which a channel of 2 bytes at 18 Gbit/s transfers 144.
     product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
@@ -98,11 +104,20 @@ def test_warps_read_the_operands_of_mmas_from_registers():
 
 
 def test_ctas_of_an_sm_as_compiled_for_sm80():
-    # ptxas of kernels with mma.sync: 204, 198 and 64 registers a thread; the last is bound by shared memory.
+    # Triton 3.6's kernels: 168, 163 and 66 registers a thread; the last is bound by shared memory.
     product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
     tiles = (64, 128, 64, 1, 4, 3), (128, 128, 64, 1, 8, 3), (16, 128, 128, 1, 8, 3)
     grid = TileGrid.of([TileConfig(*each) for each in tiles])
-    assert resources_of(product, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [2, 1, 2]
+    assert resources_of(product, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [3, 1, 2]
+
+
+def test_dram_takes_longer_for_large_tiles_and_short_rings():
+    # 16 x 64 x 256 in bf16: 32 KiB of weights a k tile. Two of four CTAs an SM, or four of one, over 16 k steps.
+    product = ServedProduct(tokens=16, n=2048, k=4096, experts=128, topk=8)
+    numbers, tile = room_numbers("serving"), 64 * 256 * 2
+    for stages, in_flight in ((3, 2 * 2 * tile * (1 - 1 / 16)), (5, 4 * tile * (1 - 2 / 16))):
+        found = model._unsteady(launches(product, 16, 64, 256, 1, 4, stages, gpu="a100_sxm_80gb"))[0]
+        assert found == pytest.approx(1 + tile / numbers.burst_bytes + numbers.queue_bytes / in_flight)
 
 
 def test_warm_weights_come_from_l2():
@@ -148,7 +163,7 @@ def judged():
     ("gpu", "kernel", "mape", "choice"),
     [
         ("h200", "triton_moe", 0.06, 0.985),
-        ("h200", "triton_block_fp8", 0.07, 0.975),
+        ("h200", "triton_block_fp8", 0.07, 0.98),
         ("h100_sxm", "triton_moe", 0.045, 0.985),
         ("h100_sxm", "triton_block_fp8", 0.09, 0.98),
     ],

@@ -44,9 +44,9 @@ HBM_BUS_BITS = 1024
 """Width from which a DRAM bus is one of HBM stacks [bits]; all GPUs; JEDEC JESD235: 1,024 a stack."""
 GDDR_CHANNEL_BYTES = 2.0
 """Width of a channel [B]; GDDR6, GDDR7, LPDDR5; JEDEC JESD250."""
-SHARP, MIDDLE, SOFT = 4, 3, 2
-"""Orders of the smooth maxima [1]: resources of an SM, and a DRAM row's activation beside its transfer; SMs
-beside L2 and DRAM; what waits beside what works. Chosen: the nearest whole ones to a fit of H200 rows (3.1)."""
+SHARP, SOFT = 4, 2
+"""Orders of the smooth maxima [1]: resources beside each other; what waits beside what works. Chosen: of whole
+orders the first choices of models that are held out are fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,11 @@ class Launches:
 
     @property
     def columns(self) -> FloatArray:
-        columns: FloatArray = np.ceil(self.product.n / self.grid.cta_n)
-        return columns
+        return -(-self.product.n // self.grid.cta_n)
 
     @property
     def steps(self) -> FloatArray:
-        steps: FloatArray = np.ceil(self.product.k / self.grid.cta_k)
-        return steps
+        return -(-self.product.k // self.grid.cta_k)
 
     @property
     def tiles(self) -> FloatArray:
@@ -246,8 +244,8 @@ def times_of(launches: Launches) -> Times:
     left = np.ceil((rounds - whole) * ctas - 1e-9)
     full, last = _busy_us(launches, ctas), np.where(left > 0.0, _busy_us(launches, left), 0.0)
     share = (rounds - whole) / rounds
-    body = whole * _smooth_max(MIDDLE, full, l2 / rounds, dram / rounds)
-    body = body + _smooth_max(MIDDLE, last, l2 * share, dram * share)
+    body = whole * _smooth_max(SHARP, full, l2 / rounds, dram / rounds)
+    body = body + _smooth_max(SHARP, last, l2 * share, dram * share)
     start = _start_us(launches)
     spills = 1.0 + launches.numbers.spill_cost * launches.resources.spilled
     total = np.where(launches.resources.fits, (body + start) * spills, np.inf)
@@ -258,9 +256,6 @@ def times_of(launches: Launches) -> Times:
 def _smooth_max(order: int, *parts: FloatArray) -> FloatArray:
     """The norm of that order: nearly the largest part, more where two are alike."""
     powers = [part * part for part in parts]
-    if order == MIDDLE:
-        powers = [power * part for power, part in zip(powers, parts, strict=True)]
-        return np.cbrt(sum(powers[1:], powers[0]))
     if order == SHARP:
         powers = [power * power for power in powers]
     root: FloatArray = np.sqrt(sum(powers[1:], powers[0]))
@@ -384,7 +379,21 @@ def _dram_us(launches: Launches) -> FloatArray:
     if launches.warm:
         loaded = loaded * (1.0 - _kept(gpu, weights + activations))
     stored = product.rows * product.n * OUTPUT_BYTES
-    return (loaded + stored) / gpu.dram_read_bytes_per_us
+    return (loaded + stored) * _unsteady(launches) / gpu.dram_read_bytes_per_us
+
+
+def _unsteady(launches: Launches) -> FloatArray:
+    """What DRAM's time is over that of a steady stream: CTAs ask for whole k tiles, and rings drain at a tile's end.
+
+    An SM has `stages` - 1 k tiles of weights of each CTA in flight, on average fewer by half a ring a tile.
+    """
+    grid, numbers = launches.grid, launches.numbers
+    tile = grid.cta_n * grid.cta_k * launches.product.weight_bytes
+    ahead = grid.stages - 1.0
+    in_flight = (
+        launches.resources.ctas_per_sm * tile * ahead * (1.0 - np.minimum(ahead / launches.steps, 1.0) / 2.0)
+    )
+    return 1.0 + tile / numbers.burst_bytes + numbers.queue_bytes / in_flight
 
 
 def _slab_bytes(product: ServedProduct) -> float:
