@@ -118,8 +118,8 @@ def test_a_higher_cap_never_slows_a_sustained_kernel():
 def test_a_capped_kernel_runs_at_the_clock_that_it_calls_for(cap_w):
     """Memory-bound kernels too, whose rule rises with the clock, and those at the kink between both."""
     for sizes in ((14560, 384, 5728), (512, 16384, 2048), (8192, 8192, 512), (8192, 8192, 8192)):
-        batch = row(sizes, cta_m=128, cta_n=64)
-        found = times_of(batch, gpu=replace(H200, power_cap_w=cap_w), regime="sustained", l2="warm")
+        batch, gpu = row(sizes, cta_m=128, cta_n=64), replace(H200, power_cap_w=cap_w)
+        found = times_of(batch, gpu=gpu, regime="sustained", l2="warm")
         assert found.sm_clk_mhz == pytest.approx(found.set_clk_mhz * light_load_share(H200, CLOCK), rel=3e-4)
 
 
