@@ -45,12 +45,11 @@ def test_a_table_is_emitted_row_by_row_with_its_caveats(gemm_model, tmp_path):
     path.write_text("dtype,m,n,k,gpu\nfp8,64,7168,2048,b200\nbf16,4096,4096,4096,b200\n")
     found = gemm_model("rank", "--input", path, "--emit", "cutlass", "--format", "csv")
     for row in csv.DictReader(io.StringIO(found.out)):
-        words = [word for name in ("m", "n", "k") for word in (f"--{name}", row[name])]
-        alone = gemm_model("rank", *words, "--dtype", row["in_dtype"], "--gpu", "b200", "--emit", "cutlass")
+        sizes = ("--m", row["m"], "--n", row["n"], "--k", row["k"], "--dtype", row["in_dtype"])
+        alone = gemm_model("rank", *sizes, "--gpu", "b200", "--emit", "cutlass")
         assert alone.out == row["emit"] + "\n"
     assert "GPU b200_sxm: not validated against measurements" in found.err
-    asked = gemm_model("rank", "--input", path, "--gpu", "h200")
-    assert "rows of b200: answered for h200, as asked" in asked.err
+    assert "rows of b200: answered for h200" in gemm_model("rank", "--input", path, "--gpu", "h200").err
 
 
 def test_rank_across_families_against_one(gemm_model):

@@ -59,14 +59,13 @@ def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_
 
 
 def test_a_table_s_output_is_a_file_by_its_ending_or_a_folder(tmp_path, classic_table, gemm_model):
-    model = ("gpu=b200_1300mhz", "model=WSPersistentGEMMModel")
-    words = ("predict", "--input", classic_table, *model, "--output")
+    words = ("predict", "gpu=b200_1300mhz", "model=SOLModel", "--input", classic_table, "--output")
     (tmp_path / "held.csv").mkdir()
     for name in ("rows.csv", "rows.json", "folder", "held.csv", "v1.5"):
         assert gemm_model(*words, tmp_path / name).code == 0
     written = (tmp_path / "rows.csv").read_text()
     for name in ("folder", "held.csv", "v1.5"):
-        assert (tmp_path / name / "predictions_WSPersistentGEMMModel.csv").read_text() == written
+        assert (tmp_path / name / "predictions_SOLModel.csv").read_text() == written
     assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 3
     refused = gemm_model(*words, tmp_path / "rows.csv.gz")
     assert (refused.code, (tmp_path / "rows.csv.gz").exists()) == (2, False)

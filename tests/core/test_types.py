@@ -317,9 +317,8 @@ def test_a_misspelled_override_is_refused(override):
 
 
 def test_overrides_reach_gpu_and_model_options():
-    config = load_config(
-        ["gpu=b200_1300mhz", "gpu.sm_count=100", "model=WSPersistentGEMMModel", "model_opts.l2_hit_rate=0.4"]
-    )
+    model = ("model=WSPersistentGEMMModel", "model_opts.l2_hit_rate=0.4")
+    config = load_config(["gpu=h200", "gpu.sm_count=100", *model])
     assert config["gpu"]["sm_count"] == 100
     assert config["model_opts"]["l2_hit_rate"] == 0.4
 
@@ -347,8 +346,8 @@ def test_a_card_of_a_locked_clock_says_so():
 def test_the_old_name_of_the_locked_card_is_the_free_card_with_a_note():
     free, old = load_gpu("b200_sxm"), load_gpu("B200")
     assert replace(old, note="") == free
-    problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=128, cta_n=128)
-    here, there = (predict(problem, config, gpu) for gpu in ("b200", "b200_sxm"))
+    asked = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=128, cta_n=128)
+    here, there = (predict(*asked, gpu) for gpu in ("b200", "b200_sxm"))
     assert (here.runtime_us, here.error_band) == (there.runtime_us, there.error_band)
     assert [words for words in here.caveats if "b200_1300mhz" in words] == [old.note]
     assert card_named("b200") == "b200_sxm"
