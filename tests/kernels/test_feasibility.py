@@ -11,8 +11,17 @@ from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.feasibility import _mma_k_wrong, check, feasible_mask, refuse_impossible, resources_of
+from gemm_model.kernels.feasibility import (
+    _mma_k_wrong,
+    _source_buffers,
+    check,
+    feasible_mask,
+    refuse_impossible,
+    resources_of,
+)
+from gemm_model.kernels.quack import offers_sm120_tile
 from gemm_model.kernels.registry import family_of
+from gemm_model.kernels.triton import mmas_ahead
 from gemm_model.tables.table import batch_from_frame
 from tests.cases import cases
 from tests.conftest import ROOT
@@ -167,3 +176,28 @@ def test_the_wider_operand_sets_the_k_of_an_mma():
     assert _mma_k_wrong(kernels).tolist() == [False, True]
     kernels.resources.cta_k = np.array([96.0, 64.0])
     assert not _mma_k_wrong(kernels).any()
+
+
+@pytest.mark.parametrize(("tile", "instructions"), [((128, 64), 8), ((128, 128), 16), ((256, 128), 32)])
+def test_math_that_the_tensor_cores_queue_waits_for_no_load(tile, instructions):
+    cta_m, cta_k = tile
+    share = found("bf16", config(cta_m, 128, kernel="triton", cta_k=cta_k)).math_in_round_trip
+    assert share == pytest.approx(max(1.0 - mmas_ahead() / instructions, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("cta_n", "buffers", "size"), [(256, 2.0, 4 * 8192), (96, 2.0, 3 * 8192), (256, 0.0, 0)]
+)
+def test_an_epilogue_source_has_at_most_four_buffers(cta_n, buffers, size):
+    tile = SimpleNamespace(cta_m=128.0, cta_n=float(cta_n), source_bits=16.0)
+    assert _source_buffers(tile, 4096.0, buffers) == size
+
+
+def test_tiles_of_sm120_are_whole_blocks_with_scales():
+    def offered(dtype):
+        problem = GemmProblem.of(4096, 4096, 4096, dtype)
+        tiles = [config(*tile) for tile in ((256, 96), (256, 256), (320, 96), (64, 80))]
+        return offers_sm120_tile(batch_of([(problem, tile) for tile in tiles])).tolist()
+
+    assert offered("bf16") == [True, True, False, False]
+    assert offered("mxfp8") == [False, True, False, False]

@@ -83,3 +83,12 @@ def test_the_file_describes_the_fields_of_each_record_and_no_others(monkeypatch)
     monkeypatch.setattr(mechanisms, "_descriptions", lambda: {**described, "tensor": described["launch"]})
     with pytest.raises(InputError, match="tensor has kernel_us, .*; expected efficiency, issue_clk"):
         mechanisms._mechanisms()
+
+
+@pytest.mark.parametrize("resource", sorted({spec.resource for spec in NUMBERS.values() if spec.resource}))
+def test_a_faster_resource_has_higher_rates_and_shorter_times(resource):
+    before, after = numbers(), numbers().faster(resource, 2.0)
+    factors = {"us": 0.5, "clk": 0.5, "B/clk": 2.0, "1/clk": 2.0}
+    for spec in NUMBERS.values():
+        factor = factors.get(spec.unit, 1.0) if spec.resource == resource else 1.0
+        assert after.values()[spec.name] == pytest.approx(before.values()[spec.name] * factor), spec.name
