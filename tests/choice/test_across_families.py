@@ -12,6 +12,7 @@ from gemm_model.choice.selection import Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import families, family_of
+from tests.cases import cases
 from tests.choice import test_ties as ties
 
 H200 = load_gpu("h200")
@@ -107,17 +108,7 @@ def choice_of(time_and_band):
     return replace(ties.choice(1, 0.0, False), prediction=ties.prediction(*time_and_band))
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "gain", "tied"),
-    [
-        ((10.0, 0.05), (12.0, 0.30), 0.2, False),
-        ((10.0, 0.05), (10.4, 0.05), 0.04, True),
-        # The band of the faster one tells, whichever it is.
-        ((10.0, 0.30), (8.0, 0.10), -0.2, False),
-        ((10.0, 0.01), (8.0, 0.30), -0.2, True),
-        ((10.0, None), (10.5, None), 0.05, False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_gain_is_the_time_saved_over_the_time_taken"))
 def test_a_gain_is_the_time_saved_over_the_time_taken(own, other, gain, tied):
     ranking = Ranking(
         problem=GemmProblem.of(1, 1, 1),

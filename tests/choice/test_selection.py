@@ -13,6 +13,7 @@ from gemm_model.core.gpu import load_gpu, with_sms
 from gemm_model.kernels.candidates import candidate_spaces, sizes_of
 from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL
+from tests.cases import cases
 
 CLASSIC = "WSPersistentGEMMModel"
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
@@ -158,15 +159,7 @@ def test_a_gpu_description_does_as_well_as_its_name():
     assert described == named
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"family": "rocblas"}, "unknown kernel family 'rocblas'"),
-        ({"model": "SOLModel"}, "same time for every tile"),
-        ({"top_k": 0}, "top_k is 0"),
-        ({"gpu": "gtx"}, "unknown GPU 'gtx'"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_choices_are_refused"))
 def test_bad_choices_are_refused(arguments, words):
     with pytest.raises(InputError, match=words):
         rank(PROBLEM, **{"gpu": "h200", "model": CLASSIC, **arguments})

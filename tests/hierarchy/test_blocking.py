@@ -4,6 +4,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, instruction_tile, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 CUDA_CORES = datapath_of(H200, "cuda_cores", "fp32")
@@ -33,16 +34,7 @@ def test_sums_of_tensor_cores_take_the_registers_of_warpgroups():
     assert taken.smem_bytes == 3 * (128 + 256) * 128
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"cta_m": 100}, "cta_m is 100; expected a multiple of warp_m, 32"),
-        ({"warp_n": 60, "cta_n": 120}, "warp_n is 60; expected a multiple of thread_n, 8"),
-        ({"warp_m": 64}, "expected 32"),
-        ({"thread_m": 0}, "thread tile"),
-        ({"vector": 3}, "loads of 1 or 4 words"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_tiles_that_do_not_nest_are_refused"))
 def test_tiles_that_do_not_nest_are_refused(changes, part):
     with pytest.raises(InputError, match=part):
         tile(**changes)

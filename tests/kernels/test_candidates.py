@@ -14,6 +14,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import FIRST_ORDERS, candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
 from gemm_model.kernels.registry import families, family_of
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 BF16 = GemmProblem.of(1, 1, 1)
@@ -135,16 +136,7 @@ def test_what_is_worth_a_look_can_run():
     assert worth[space.kernel["split_k"] == 4].any()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tile", "schedule"),
-    [
-        # 128 x 176 sums are 176 a thread of one warpgroup, 192 x 128 are 192; slow fp8 sums count twice.
-        ("bf16", (128, 176), "pingpong"),
-        ("bf16", (192, 128), "cooperative"),
-        ("e4m3", (64, 176), "pingpong"),
-        ("e4m3", (64, 192), "cooperative"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_tile_of_cublas_has_one_schedule"))
 def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
     space = whole_space(family_of("cublas", H200), H200, GemmProblem.of(1, 1, 1, dtype))
     of_tile = (space.kernel["cta_m"] == tile[0]) & (space.kernel["cta_n"] == tile[1])
@@ -156,14 +148,7 @@ def test_block_scaled_operands_are_not_exchanged():
     assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
 
 
-@pytest.mark.parametrize(
-    ("gpu", "a", "b", "words"),
-    [
-        ("v100_sxm2", "bf16", "bf16", "GPU v100_sxm2 has no bf16 math"),
-        ("a100_sxm_80gb", "fp8", "fp8", "GPU a100_sxm_80gb has no fp8 math"),
-        ("b200_sxm", "bf16", "e4m3", "operands of 16 and 8 bits; quack kernels on sm100 need equal widths"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_types_that_tensor_cores_lack_are_refused"))
 def test_types_that_tensor_cores_lack_are_refused(gpu, a, b, words):
     problem = GemmProblem.of(512, 512, 512, a, b_dtype=b)
     with pytest.raises(InputError, match=words):

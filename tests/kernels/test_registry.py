@@ -70,16 +70,7 @@ def taken(kernel, gpu=H200, dtype="bf16"):
     return resources_of(batch, gpu, family_of(kernel.kernel, gpu))
 
 
-@pytest.mark.parametrize(
-    ("cta_m", "cta_n", "schedule", "stages"),
-    [
-        # A stage is (m + n) x 128 bytes and two barriers; the epilogue has two buffers and 128 bytes more.
-        (128, 256, "cooperative", 4),  # (232448 - 128 - 2 x 8192) / (49152 + 16) = 4.39
-        (128, 128, "cooperative", 6),  # (232448 - 128 - 2 x 8192) / (32768 + 16) = 6.59
-        (64, 128, "pingpong", 9),  # (232448 - 128 - 2 x 4096) / (24576 + 16) = 9.11
-        (128, 16, "cooperative", 12),  # one buffer: (232448 - 128 - 4096) / (18432 + 16) = 12.4
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_cutlass_takes_the_stages_of_its_auto_carveout"))
 def test_cutlass_takes_the_stages_of_its_auto_carveout(cta_m, cta_n, schedule, stages):
     kernel = KernelConfig(cta_m=cta_m, cta_n=cta_n, schedule=schedule, kernel="cutlass")
     assert taken(kernel).stages[0] == stages
