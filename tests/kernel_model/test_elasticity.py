@@ -2,9 +2,11 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from gemm_model import explain, predict, rank
 from gemm_model.core.batch import batch_of
@@ -80,32 +82,7 @@ def test_nothing_faster_makes_a_kernel_slower():
             assert parse_change(f"no {name.lower()}").made(world).composed_us() <= time_us, (name, world)
 
 
-FELT = {
-    "power": {"regime": "sustained", "m": 8192, "n": 8192, "k": 8192},
-    "chain": {"regime": "graph"},
-    "split_k": {"split_k": 2},
-    "edge_tiles": {"cta_n": 128, "m": 16, "n": 16384},
-    "line_crossing": {"k": 4104},
-    "k_tail": {"k": 4104},
-    "misalignment": {"n": 4104},
-    "l2_capacity": {"m": 16384, "n": 16384},
-    "dram": {"gpu": "b200_1300mhz", "cta_n": 128, "m": 64, "n": 16384},
-    "spilling": {"dtype": "e4m3"},
-    "promotion": {"dtype": "e4m3", "cta_n": 128},
-    "narrow_mma": {"cta_n": 32},
-    "round_trip": {"cta_m": 64, "cta_n": 32, "m": 256, "n": 256},
-    "latency": {"stages": 2},
-    "launch_order": {"cta_n": 64, "m": 8192, "n": 8192, "k": 512},
-    "scale_factors": {"gpu": "b200_1300mhz", "dtype": "nvfp4"},
-    "fused_epilogue": {"epilogue": "gelu"},
-    "slow_division": {"kernel": "cutlass", "cta_n": 128, "m": 128, "k": 16384, "epilogue": "silu"},
-    "scaled_outputs": {"kernel": "cutlass", "cta_n": 128, "epilogue": "quantize_1x128"},
-    "grouped": {"groups": "512,300,0,16", "m": 828},
-    "device_descriptors": {"kernel": "triton"},
-    "pointer_stores": {"kernel": "triton", "groups": "512,300,0,16", "m": 828},
-    "software_scales": {"kernel": "triton", "dtype": "e4m3", "block_scaling": "1x128,128x128"},
-}
-"""By mechanism, how a kernel that feels it differs from a bf16 product of 4096^3 in tiles of 128 x 256."""
+FELT = yaml.safe_load(Path(__file__).with_name("felt.yaml").read_text())
 
 
 @pytest.mark.parametrize("mechanism", [each.name for each in MECHANISMS])

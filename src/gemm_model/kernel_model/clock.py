@@ -118,8 +118,8 @@ class ClockRules:
     """The clock inside the kernel: the card's, or less as it sags."""
 
 
-def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
-    """The clock rules of each kernel."""
+def clock_rules(kernel: Kernel, bytes_moved: Traffic, beside_clk: Values = 0.0) -> ClockRules:
+    """The clock rules of each kernel, whose first loads and last epilogue take `beside_clk` beside its waves."""
     geometry, gpu, numbers, around = kernel.geometry, kernel.gpu, kernel.numbers, kernel.around
     multipliers = geometry.batch.multiplier_share
     switched = geometry.flop * multipliers
@@ -155,8 +155,8 @@ def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
         cap_w = gpu.power_cap_w or float("inf")
-        # The card averages power over many launches, so the gap between two of them is part of the period.
-        period_us = waves_us + numbers.chain.boundary_us
+        # The card averages power over many launches: what lies between the waves of two is part of the period.
+        period_us = waves_us + beside_clk / sm_clk_mhz + numbers.chain.boundary_us
         dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
         share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)
@@ -172,10 +172,9 @@ def clock_rules(kernel: Kernel, bytes_moved: Traffic) -> ClockRules:
 def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
     """Upper bound [MHz] of the clock that the search finds for any kernel.
 
-    Let C be the distance from the first clock of the search to the clock of a light load. The search takes
-    steps a and b with a + b <= C and slope b / a, and extrapolates to a / (1 - b / a): it ends at most
-    C / (1 - slope^2) above its start. The slope is bounded by what the MMAs' share of the clocks, and the
-    length of the waves, take off the clock. Under a power cap the clock of a light load is the highest.
+    No rule asks for more than the clock of a light load, at a distance C from the first clock of the search: this
+    bound lies C / (1 - slope^2) above that, as a secant cut short may. Under a
+    power cap the clock of a light load is the highest.
     """
     numbers = room_numbers("kernel_model")
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope

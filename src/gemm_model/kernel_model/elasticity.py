@@ -63,8 +63,8 @@ def elasticities(found: Composed) -> Mapping[str, Values]:
     """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
     times, schedule, clk_us = found.times, found.geometry.schedule, 1.0 / found.times.sm_clk_mhz
     parts: Parts = dict.fromkeys(LIMITERS, 0.0)
-    parts[LAUNCH] = times.launch_us
-    parts[EPILOGUE] = times.exposed_us
+    parts[LAUNCH] = times.launch_us - times.added_up_us
+    parts[EPILOGUE] = times.exposed_us + times.added_up_us
     fills = times.step.arriving_clk > times.step.port_clk
     parts[SMEM] = where(fills, times.first_load_us, 0.0)
     parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)

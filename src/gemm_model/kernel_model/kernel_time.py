@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimum
+from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimum, power
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.clock import SHORTEST_WAVES_US, ClockRules, clock_rules
@@ -18,7 +18,13 @@ from gemm_model.kernel_model.kernel import Geometry, Kernel, kernel_on
 from gemm_model.kernel_model.launch_context import COLD, LaunchContext, grid_us, launch_us
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.rates import l2_bytes_per_us
-from gemm_model.kernel_model.reduction import exposed_turns_us, profiled_second_us, second_kernel_us, turn_clk
+from gemm_model.kernel_model.reduction import (
+    added_up_us,
+    exposed_turns_us,
+    profiled_second_us,
+    second_kernel_us,
+    turn_clk,
+)
 from gemm_model.kernel_model.tile_schedule import TileWaves
 from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.family import KernelFamily
@@ -59,6 +65,8 @@ class KernelTime:
     service: L2Service
     dram_floor_us: Values
     """Lower bound of the runtime from DRAM's peak rate alone."""
+    added_up_us: Values
+    """The part of `launch_us` in which a second kernel adds up the sums of splits."""
 
     # Properties, since a search for the fastest kernels needs them for few candidates only.
     @property
@@ -89,6 +97,8 @@ class _Composed:
     work: Waves
     clock: ClockRules
     sm_clk_mhz: Values
+    exposed_clk: Values
+    """The last epilogue, as far as nothing hides it."""
 
 
 _new_composed = constructor(_Composed)
@@ -96,10 +106,18 @@ _new_composed = constructor(_Composed)
 
 def _composed(kernel: Kernel) -> _Composed:
     asked = demand_of(kernel)
-    work = waves_of(kernel, asked)
-    clock = clock_rules(kernel, asked.traffic)
-    clk_mhz = settled_mhz(work, clock.inside, kernel.gpu, capped=kernel.around.settled)
-    return _new_composed(asked=asked, work=work, clock=clock, sm_clk_mhz=clk_mhz)
+    work, tile, period = waves_of(kernel, asked), asked.tile, kernel.geometry.family.tile_period
+    exposed = exposed_clk(
+        kernel.batch, kernel.gpu, period, kernel.resources, tile.epilogue_clk, tile.hidden_clk
+    )
+    clock = clock_rules(kernel, asked.traffic, asked.step.loads_clk + exposed)
+    return _new_composed(
+        asked=asked,
+        work=work,
+        clock=clock,
+        sm_clk_mhz=settled_mhz(work, clock.inside, kernel.gpu),
+        exposed_clk=exposed,
+    )
 
 
 def kernel_time(
@@ -117,7 +135,7 @@ def time_of(kernel: Kernel) -> KernelTime:
     steps = schedule.waves * schedule.k_tiles
     waves_us = work.waves_us(sm_clk_mhz)
     first_load_us = step.loads_clk * (1.0 / sm_clk_mhz)
-    exposed_us = _exposed_us(kernel, asked, waves_us, sm_clk_mhz)
+    exposed_us = _exposed_us(kernel, found, waves_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
     floor_us = maximum(_math_floor_us(kernel.geometry, kernel.gpu), dram_floor_us)
@@ -146,23 +164,29 @@ def time_of(kernel: Kernel) -> KernelTime:
         turns_clk=work.turns_clk,
         service=work.service,
         dram_floor_us=dram_floor_us,
+        added_up_us=added_up_us(
+            kernel.batch,
+            schedule,
+            kernel.geometry.family.tile_order,
+            kernel.numbers.split_k,
+            kernel.gpu.sm_count,
+            sm_clk_mhz,
+        ),
     )
 
 
-def _exposed_us(kernel: Kernel, asked: Demand, waves_us: Values, sm_clk_mhz: Values) -> Values:
+def _exposed_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
     """The exposed part of the last epilogue and of the splits' turns after it [us]."""
-    family, batch, clk_us = kernel.geometry.family, kernel.batch, 1.0 / sm_clk_mhz
-    tile = asked.tile
-    exposed = exposed_clk(
-        batch, kernel.gpu, family.tile_period, kernel.resources, tile.epilogue_clk, tile.hidden_clk
-    )
+    order, clk_us = kernel.geometry.family.tile_order, 1.0 / found.sm_clk_mhz
     splits = any_of(kernel.schedule.sharers > 1.0)
-    turn_us = turn_clk(batch, kernel.numbers.split_k) * clk_us if splits else 0.0
-    return exposed * clk_us + exposed_turns_us(batch, kernel.schedule, family.tile_order, waves_us, turn_us)
+    turn_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us if splits else 0.0
+    turns_us = exposed_turns_us(kernel.batch, kernel.schedule, order, waves_us, turn_us)
+    return found.exposed_clk * clk_us + turns_us
 
 
 def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
-    cold = _cold(found.work, waves_us, found.asked.traffic) if kernel.around.chained else 0.0
+    cold_us = kernel.numbers.chain.cold_us
+    cold = _cold(found.work, waves_us, found.asked.traffic, cold_us) if kernel.around.chained else 0.0
     return launches_us(
         kernel.batch,
         kernel.schedule,
@@ -193,13 +217,15 @@ def launches_us(
     return launch_us(batch, schedule, gpu, family, numbers, around, cold) + second_us
 
 
-def _cold(work: Waves, waves_us: Values, moved: Traffic) -> Values:
+def _cold(work: Waves, waves_us: Values, moved: Traffic, cold_us: float) -> Values:
     """Cold starts of a launch in a chain [1]: one for its first loads, if operands come from DRAM.
 
     A DRAM-bound kernel has a second one: DRAM, busy at the end of the launch before, idles until this one's
-    first loads.
+    first loads. It grows as waves get shorter, down to where it would grow by more than they save.
     """
-    busy = minimum(work.dram_us / maximum(waves_us, SHORTEST_WAVES_US), 1.0)
+    dram_us = work.dram_us
+    shortest_us = power(2.0 * cold_us * moved.from_dram * dram_us * dram_us, 1.0 / 3.0)
+    busy = minimum(dram_us / maximum(maximum(waves_us, shortest_us), SHORTEST_WAVES_US), 1.0)
     return moved.from_dram * (1.0 + busy * busy)
 
 

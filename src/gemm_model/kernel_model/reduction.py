@@ -112,13 +112,20 @@ def second_kernel_us(
     """Time of the second kernel if clusters share tiles: it clears their counters first, or adds up
     afterwards.
 
-    A kernel that adds up reads the partial sums of all splits, each SM at the rate of `bytes_per_clk`.
+    `added_up_us` is a part of it.
     """
-    added_us: Values = 0.0
-    if order.splits == "apart":
-        sums_bytes = batch.m * batch.n * batch.batch * schedule.partial_sums * PARTIAL_SUM_BYTES
-        added_us = sums_bytes / (split.bytes_per_clk * sm_count * sm_clk_mhz)
+    added_us = added_up_us(batch, schedule, order, split, sm_count, sm_clk_mhz)
     return where(schedule.sharers > 1.0, split.second_kernel_us + added_us, 0.0)
+
+
+def added_up_us(
+    batch: GemmBatch, schedule: TileWaves, order: TileOrder, split: SplitK, sm_count: int, sm_clk_mhz: Values
+) -> Values:
+    """Time in which a second kernel reads the partial sums of all splits, each SM at `bytes_per_clk` [us]."""
+    if order.splits != "apart":
+        return 0.0
+    sums_bytes = batch.m * batch.n * batch.batch * schedule.partial_sums * PARTIAL_SUM_BYTES
+    return where(schedule.sharers > 1.0, sums_bytes / (split.bytes_per_clk * sm_count * sm_clk_mhz), 0.0)
 
 
 def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder, launch_us: float) -> Values:
