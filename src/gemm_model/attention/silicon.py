@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Values, maximum, minimum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
@@ -13,9 +14,6 @@ from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.mechanisms import Clock, Power
 from gemm_model.kernels.registry import family_of
 
-L2_LATENCY_CLK = 262.0
-"""Latency of a load that hits L2 [clk]; cards whose description lacks it; A100 262, H100 263, RTX 4090 273 (Luo et al.
-2024, arXiv:2402.13499)."""
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
@@ -80,7 +78,7 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         port_bytes_per_clk=port,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
-        l2_latency_clk=gpu.l2_latency_clk or L2_LATENCY_CLK,
+        l2_latency_clk=gpu.l2_latency_clk or room_numbers("gpu").published_l2_latency_clk,
         dram_latency_us=(gpu.dram_latency_ns or 0.0) * 1e-3,
         drain_clk=numbers.promotion.drain_clk,
         round_trip_clk=numbers.round_trip.single_clk,

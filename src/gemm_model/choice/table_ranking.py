@@ -45,6 +45,10 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
     return [problem_of_row({str(name): cell for name, cell in row.items()}) for _, row in cells.iterrows()]
 
 
+Chunk = tuple[tuple[CandidateSpace, ...], IntArray]
+"""The spaces of kernels of a table's rows, and the positions of these rows."""
+
+
 def rank_table(
     frame: pd.DataFrame, ranker: Ranker, advance: Callable[[int], None] = lambda _: None
 ) -> pd.DataFrame:
@@ -56,29 +60,16 @@ def rank_table(
 
     Each kernel is looked at with its first tile orders (one of each raster, where there are several), and of
     the fastest few all orders are predicted. A residual corrects those that it can make the fastest.
-    `advance` is told of the rows done, from several threads. `attrs["notes"]` of the result ends with the
+    `advance` gets the number of rows done, from several threads. `attrs["notes"]` of the result ends with the
     predictions' caveats.
     """
     types = _with_types(frame)
     extents = _sizes(types)
     problems = problems_of_table(types) if asks_for_more(types).any() else []
-    names = [name for name in TYPE_COLUMNS if name in types]
-    chunks: list[tuple[tuple[CandidateSpace, ...], IntArray]] = []
-    if problems:
-        kinds = pd.Series([(types_of(each), asked_of(each)) for each in problems])
-        codes = kinds.groupby(kinds, sort=False).ngroup().to_numpy()
-    else:
-        codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
-    for code in range(int(codes.max()) + 1):
-        rows: IntArray = np.flatnonzero(codes == code)
-        texts = {name: str(types[name].iloc[rows[0]]) for name in names}
-        spaces = ranker.spaces(problems[rows[0]] if problems else problem_of_row({**texts, **ONE}))
-        shapes = max(ROWS_PER_CHUNK // sum(space.kernels for space in spaces), 1)
-        chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
-
+    chunks = _chunks(types, problems, ranker)
     caveats: dict[str, None] = {}
 
-    def ranked(chunk: tuple[tuple[CandidateSpace, ...], IntArray]) -> pd.DataFrame:
+    def ranked(chunk: Chunk) -> pd.DataFrame:
         spaces, rows = chunk
         not_plain = [problems[row] for row in rows] if problems and not problems[rows[0]].plain else []
         found = [_best_of_chunk(ranker, space, extents[:, rows], not_plain, caveats) for space in spaces]
@@ -96,6 +87,24 @@ def rank_table(
     result = pd.concat([kept, added], axis=1)
     result.attrs = {**types.attrs, "notes": [*types.attrs.get("notes", ()), *caveats]}
     return result
+
+
+def _chunks(types: pd.DataFrame, problems: Sequence[GemmProblem], ranker: Ranker) -> list[Chunk]:
+    """Rows of one kind of problem and one set of types at a time, with the kernels to choose from."""
+    names = [name for name in TYPE_COLUMNS if name in types]
+    chunks: list[Chunk] = []
+    if problems:
+        kinds = pd.Series([(types_of(each), asked_of(each)) for each in problems])
+        codes = kinds.groupby(kinds, sort=False).ngroup().to_numpy()
+    else:
+        codes = types.groupby(names, sort=False, dropna=False).ngroup().to_numpy()
+    for code in range(int(codes.max()) + 1):
+        rows: IntArray = np.flatnonzero(codes == code)
+        texts = {name: str(types[name].iloc[rows[0]]) for name in names}
+        spaces = ranker.spaces(problems[rows[0]] if problems else problem_of_row({**texts, **ONE}))
+        shapes = max(ROWS_PER_CHUNK // sum(space.kernels for space in spaces), 1)
+        chunks += [(spaces, rows[start : start + shapes]) for start in range(0, len(rows), shapes)]
+    return chunks
 
 
 def choices_of(ranked: pd.DataFrame) -> Iterator[tuple[GemmProblem, Candidate]]:
