@@ -6,11 +6,12 @@ import pytest
 
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
-from gemm_model.choice.selection import Ranker, describe, parse_description, rank
+from gemm_model.choice.selection import Choice, Ranker, comparison, describe, parse_description, rank
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms
-from gemm_model.kernels.candidates import candidate_spaces, sizes_of
+from gemm_model.core.prediction import Prediction
+from gemm_model.kernels.candidates import Candidate, candidate_spaces, sizes_of
 from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL
 from tests.cases import cases
@@ -283,3 +284,24 @@ def test_a_ranking_is_a_sequence_and_a_table_of_the_schema():
     frame = ranking.to_dataframe()
     again = gemm_model.predict_table(frame, "h200")
     assert again["predicted_us"].to_numpy() == pytest.approx(frame["predicted_us"].to_numpy(), rel=1e-9)
+
+
+def choice_of(cta_n, waves_us, l2_us, **more):
+    times = {
+        "phases_us": {"waves": waves_us, "launch": 2.0},
+        "details": {"l2_us": l2_us, "dram_us": l2_us / 2.0},
+    }
+    told = Prediction(runtime_us=waves_us + 2.0, bytes_by_level={}, **times, **{"limiter": "L2", **more})
+    candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=cta_n))
+    return Choice(rank=1, candidate=candidate, prediction=told, tie_group=1)
+
+
+def test_a_comparison_names_the_phase_and_the_resource_that_grew_most():
+    fast, slow = choice_of(256, 8.0, 6.0, error_band=0.1), choice_of(64, 10.0, 7.5, limiter="DRAM")
+    grew = "most of it in waves (+2.00 us), l2 6.00 -> 7.50 us; limited by DRAM, the other by L2"
+    name = describe(fast.candidate, beside=slow.candidate)
+    assert comparison(slow, fast) == f"12.00 us, 20.0 % more than {name}; {grew}"
+    near = choice_of(64, 8.5, 6.0)
+    within = "and within its error band of 10.0 %; most of it in waves (+0.50 us); both limited by L2"
+    assert comparison(near, fast) == f"10.50 us, 5.0 % more than {name} {within}"
+    assert comparison(choice_of(64, 8.0, 6.0), fast) == f"10.00 us, the same as {name}"
