@@ -106,7 +106,7 @@ class GpuSpec:
     l2_merging_sms: float = number("SMs", 1, 18, assumed="l2_merging_sms")
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
     l2_kept_share: float = number("1", 0.05, 1.25, default=0.5)
-    """Operands of so many times L2 are half there at the next launch."""
+    """Size of the operands over that of L2 at which half of them are still in L2 at the next launch."""
     l2_kept_order: float = number("1", 1, 64, default=4.0)
     """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = number("1", 0, 1, default=0.0)
