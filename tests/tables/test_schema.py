@@ -201,6 +201,7 @@ def test_tritons_defaults_are_what_its_kernels_do():
     found = predict_table(pd.DataFrame({**cells, **given}), "h200")
     assert found["predicted_us"][0] == found["predicted_us"][1]
     assert "1 row of triton: fast_accum is 1, as of all its kernels" in found.attrs["notes"]
+    assert "1 row: fast_accum has no effect on operands of more than 8 bits" in found.attrs["notes"]
     with pytest.raises(InputError, match="row 0: slow fp8 sums; those of triton kernels on sm90 stay"):
         predict_table(pd.DataFrame({**cells, "fast_accum": [0]}), "h200")
 

@@ -29,7 +29,8 @@ from gemm_model.kernels.registry import family_of
 SEED = 20261122
 TYPES = ("bf16", "e4m3")
 DESIGNED, DRAWN = 25, 100
-"""Rows of each type: designed ones, which tell the numbers apart, and the fastest of drawn shapes, which users run."""
+"""Rows of each type [rows]: designed ones, which tell the numbers apart, and the fastest of drawn shapes, which
+users run; `--quick`; chosen."""
 POOL_SHAPES, POOL_KERNELS = 160, 16
 LONGEST_US = 1500.0
 TILES = (

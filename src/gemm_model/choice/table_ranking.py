@@ -174,7 +174,7 @@ def _columns(
     yield "schedule", np.array(SCHEDULES)[space.kernel["schedule"][chosen]]
     yield "raster", np.array(RASTERS)[space.kernel["raster"][chosen]]
     yield "swap_ab", space.swapped[chosen].astype(np.int64)
-    yield "fast_accum", np.full(len(chosen), int(space.family.space.fast_accum))
+    yield "fast_accum", space.kernel["fast_accum"][chosen].astype(np.int64)
     yield "predicted_us", prediction.runtime_us
     yield "limiter", np.array(prediction.limiter_names)[prediction.limiter]
     if prediction.error_band is not None:

@@ -138,14 +138,17 @@ def document(chosen: Settings, **parts: Any) -> Document:
 
 
 def show(args: argparse.Namespace, document: Document) -> None:
-    """Write an answer to --output, or to stdout, in the chosen format; its notes go to stderr, then its files.
+    """Write an answer to --output, or to stdout; its notes go to stderr, then its files.
+
+    Without --format, the ending of the output file decides.
 
     Raises PartialResultError, once all is written, if the answer is not whole.
     """
     from gemm_model.core.files import atomic_write
 
     output: Path | None = None if document.apart else getattr(args, "output", None)
-    text = document.render(_format(args.format, output), args.verb)
+    suffix = "" if output is None else output.suffix.removeprefix(".")
+    text = document.render(args.format or (suffix if suffix in FORMATS else "table"), args.verb)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -160,12 +163,6 @@ def show(args: argparse.Namespace, document: Document) -> None:
             words(f"wrote {path}")
     if document.partial:
         raise PartialResultError(document.partial)
-
-
-def _format(given: str | None, output: Path | None) -> str:
-    """The format that was given, or that of the output file's ending."""
-    suffix = "" if output is None else output.suffix.removeprefix(".")
-    return given or (suffix if suffix in FORMATS else "table")
 
 
 def check_document(args: argparse.Namespace, *others: Path | None) -> None:
@@ -244,11 +241,10 @@ def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> N
     """
     if path is not None and suffixes is PLOT_SUFFIXES and find_spec("matplotlib") is None:
         raise MissingExtraError(extra_needed(f"--{option}", "matplotlib", "plot"))
-    if path is None or path.name.endswith(suffixes):
+    if path is None or path.name.endswith(suffixes) or (path.exists() and not path.is_file()):
         return
-    if not path.exists() or path.is_file():
-        endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
-        raise InputError(f"--{option} {path}: expected a name that ends in {endings}")
+    endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
+    raise InputError(f"--{option} {path}: expected a name that ends in {endings}")
 
 
 def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -341,6 +337,8 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def config(args: argparse.Namespace) -> KernelConfig:
     if args.cta is None:
         raise InputError("--cta is missing; expected the output tile of a CTA, such as --cta 128x256")
+    if args.dtype is not None and operand_type(args.dtype)[0].bits > 8:
+        refuse_given(args, ("fast_accum",), f"with {args.dtype}")
     tile = parse_extent(args.cta, "--cta", (2, 3))
     cluster_m, cluster_n = parse_extent(args.cluster, "--cluster")
     return KernelConfig(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import check_folder_writable
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("backend", "backend_version"):
         if not getattr(args, name).replace(".", "").replace("_", "").isalnum():
             raise InputError(f"--{name.replace('_', '-')} {getattr(args, name)!r} is no name of a folder")
-    if args.output.exists() and not args.output.is_dir():
-        raise InputError(f"--output {args.output} is a file; expected a folder")
+    check_folder_writable(args.output)
 
 
 def _aiconfigurator(
@@ -67,13 +67,10 @@ def _aiconfigurator(
 ) -> tuple[list[Path], int]:
     from gemm_model.integrations import aiconfigurator as planner
     from gemm_model.serving import planner_tables
+    from gemm_model.tables.table import read_table
 
     planner.require_pyarrow()
-    sizes = None
-    if args.input is not None:
-        from gemm_model.tables.table import read_table
-
-        sizes = read_table(args.input)
+    sizes = None if args.input is None else read_table(args.input)
     backend = planner.Backend(name=args.backend, version=args.backend_version)
     system = planner.system_of(gpu, args.memory_gib, args.node_gpus, args.link_gb_per_s)
     steps = len(planner.grid() if sizes is None else sizes) * len(planner.GEMM_TYPES)

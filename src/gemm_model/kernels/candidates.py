@@ -110,7 +110,7 @@ class CandidateSpace:
             schedule=SCHEDULES[int(self.kernel["schedule"][index])],
             raster=RASTERS[int(self.kernel["raster"][index])],
             kernel=self.family.name,
-            fast_accum=self.family.space.fast_accum,
+            fast_accum=bool(self.kernel["fast_accum"][index]),
         )
         return Candidate(config=config, swap_ab=bool(self.swapped[index]))
 
@@ -345,7 +345,7 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         "kernel": np.full(len(grid), KERNELS.index(family.name)),
         "schedule": schedule,
         "raster": raster,
-        "fast_accum": np.full(len(grid), space.fast_accum),
+        "fast_accum": np.full(len(grid), space.fast_accum and problem.math_kind == "fp8"),
     }
     types = _type_columns(problem, swapped)
     return _space(family, gpu, swapped, types, kernel, _kinds_of_types(problem))

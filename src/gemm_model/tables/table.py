@@ -362,25 +362,27 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
         words = (LEFT_OUT[reason].format(rows_words(count), name) for name, count in groups.items())
         notes += [f"{each}: no prediction" for each in words]
-    notes += _sums_note(kept) if needs_tile else []
+    notes += _sums_notes(kept) if needs_tile else []
     kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
         raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
     return kept, notes
 
 
-def _sums_note(frame: pd.DataFrame) -> list[str]:
-    """A sentence on the rows whose sums nothing tells and whose family has one kind of fp8 sums."""
-    unknown = _sums_stay(frame)
+def _sums_notes(frame: pd.DataFrame) -> list[str]:
+    """On the rows whose fp8 sums nothing tells and whose family has one kind, and those with sums but no fp8."""
+    unknown, fast = _sums_stay(frame), _flag(frame, "fast_accum")
     if "fast_accum" in frame:
         unknown = unknown & ~is_asked(frame["fast_accum"])
     name = "a_dtype" if "a_dtype" in frame else "in_dtype"
-    if name in frame and unknown.any():
+    if name in frame and (unknown | fast).any():
         codes, types, _ = _types(frame, name)
-        unknown = unknown & _looked_up([each.bits == 8 for each in types], codes)
+        bits = _looked_up([each.bits for each in types], codes)
+        unknown, fast = unknown & (bits == 8), fast & (bits > 8)
     names = ", ".join(sorted(sums_stay()))
     told = f"{rows_words(unknown.sum())} of {names}: fast_accum is 1, as of all its kernels"
-    return [told] if unknown.any() else []
+    idle = f"{rows_words(fast.sum())}: fast_accum has no effect on operands of more than 8 bits"
+    return [sentence for sentence, rows in ((told, unknown), (idle, fast)) if rows.any()]
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
