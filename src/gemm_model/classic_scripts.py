@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemm_model.cli import OneSentenceParser, run_and_report, split_overrides
+from gemm_model.commands import benchmark
+from gemm_model.commands.common import show
+from gemm_model.commands.predict import predict_table_file
 from gemm_model.core.errors import InputError
+from gemm_model.core.settings import load_settings
 
 CLASSIC_DEFAULTS = {"gpu": "b200_1300mhz", "model": "WSPersistentGEMMModel"}
 
@@ -25,10 +29,6 @@ def predict_main(words: Sequence[str]) -> int:
 
 def _predict(words: Sequence[str]) -> int:
     from argparse import Namespace
-
-    from gemm_model.commands.common import show
-    from gemm_model.commands.predict import predict_table_file
-    from gemm_model.core.settings import load_settings
 
     paths: dict[str, Path] = {}
     overrides = []
@@ -53,8 +53,6 @@ def benchmark_main(words: Sequence[str]) -> int:
 
 
 def _benchmark(words: Sequence[str]) -> int:
-    from gemm_model.commands import benchmark
-    from gemm_model.commands.common import show
 
     overrides, rest = split_overrides(words)
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)

@@ -7,20 +7,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm_model.attention.choice import (
+    AttentionChoice,
+    AttentionRanking,
+    emit_attention,
+    rank_attention,
+    why_not,
+)
+from gemm_model.attention.explanation import AttentionExplanation, explain_attention
+from gemm_model.attention.kernels import resolved
 from gemm_model.attention.model import attention_model
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import EXAMPLE, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
+from gemm_model.core.settings import Settings
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import changes, explanation, prediction_fields, prediction_row
 from gemm_model.report.document import Document, File, plain, screen_text, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.attention.choice import AttentionChoice, AttentionRanking
-    from gemm_model.attention.explanation import AttentionExplanation
-    from gemm_model.core.settings import Settings
+from gemm_model.report.page.attention import attention_page
+from gemm_model.timeline.attention import simulate_kernel
 
 OPTIONS = ("attention", "attention_config")
 
@@ -104,9 +111,6 @@ def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
 
 def _predicted(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionChoice]:
     """Settings and problem of a verb about one kernel, and the resolved kernel with its prediction."""
-    from gemm_model.attention.choice import AttentionChoice
-    from gemm_model.attention.kernels import resolved
-
     chosen, problem, config = _one(args, *used)
     found = attention_model(chosen.gpu, chosen.options).predict([(problem, config)]).row(0)
     return chosen, problem, AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
@@ -120,8 +124,6 @@ def answer(args: argparse.Namespace) -> compare.Answer:
 
 def _ranked(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionRanking]:
     """Settings, problem and ranked configurations of a verb about all kernels."""
-    from gemm_model.attention.choice import rank_attention
-
     chosen, problem = _settings(args, "family", *used), AttentionProblem.parse(args.attention)
     model = attention_model(chosen.gpu, chosen.options)
     return chosen, problem, rank_attention(problem, chosen.gpu, args.family, model)
@@ -140,7 +142,6 @@ def explained(args: argparse.Namespace) -> compare.Answer:
 
 
 def _why(chosen: Settings, problem: AttentionProblem, config: AttentionConfig) -> AttentionExplanation:
-    from gemm_model.attention.explanation import explain_attention
 
     return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options))
 
@@ -169,8 +170,6 @@ def predict(args: argparse.Namespace) -> Document:
 
 def rank(args: argparse.Namespace) -> Document:
     """The configurations of one attention by predicted time, why one did not win, or the winner's text."""
-    from gemm_model.attention.choice import emit_attention, why_not
-
     chosen, problem, ranking = _ranked(args, "top", "emit", "why_not")
     asked = problem_fields(problem)
     if args.why_not is None and args.emit is None:
@@ -234,7 +233,6 @@ def explore(args: argparse.Namespace) -> Document:
 
 
 def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, AttentionRanking, File]:
-    from gemm_model.report.page.attention import attention_page
 
     chosen, problem, ranking = _ranked(args, "html")
     found = _why(chosen, problem, ranking.best.config)
@@ -272,8 +270,6 @@ def explain(args: argparse.Namespace) -> Document:
 
 def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> Document:
     """The event simulation of an attention kernel's longest tile on its SM, as `drawn` shows a timeline."""
-    from gemm_model.timeline.attention import simulate_kernel
-
     chosen, problem, config = _one(args, "trace", "plot", "events", "html")
     timeline, blocks, found = simulate_kernel(problem, config, attention_model(chosen.gpu, chosen.options))
     result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
@@ -286,7 +282,6 @@ def rank_table(args: argparse.Namespace) -> Document:
     """The fastest configuration of each problem of a table."""
     import pandas as pd
 
-    from gemm_model.attention.choice import rank_attention
     from gemm_model.tables.attention import CONFIG_COLUMNS, attention_rows, understood_kernels
     from gemm_model.tables.schema import place_of, table_name
     from gemm_model.tables.table import read_table

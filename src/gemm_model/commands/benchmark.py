@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, NORM, Row
+from gemm_model.bench.runner import RunOptions
 from gemm_model.bench.sweep import (
     SHUFFLE_SEED,
     SWAPPED,
@@ -27,7 +29,9 @@ from gemm_model.bench.sweep import (
     rows_of_problems,
     rows_of_table,
 )
+from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import attention, common
+from gemm_model.commands.fleet_benchmark import fleet_benchmark
 from gemm_model.commands.options import add_options
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
@@ -39,12 +43,8 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
 from gemm_model.core.settings import load_settings
 from gemm_model.report.document import Document
+from gemm_model.report.page.html import write_page as write
 from gemm_model.report.progress import Progress
-
-if TYPE_CHECKING:
-    from gemm_model.bench import runner
-    from gemm_model.bench.runner import RunOptions
-    from gemm_model.bench.worker_process import WorkerProcess
 
 L2_OF_REGIME = {
     "sustained": ("warm", "launches back to back find a warm L2"),
@@ -100,8 +100,6 @@ def run(args: argparse.Namespace) -> Document | None:
         return _plan(rows, args, providers or _providers(args))
     if args.output is None and not args.compile_only:
         raise InputError("no --output given; expected the CSV to write")
-    from gemm_model.bench import runner
-    from gemm_model.bench.worker_process import WorkerProcess
 
     if args.cards is not None and args.cluster != "local":
         raise InputError("--cards has no effect without --cluster local; expected it left out")
@@ -123,7 +121,6 @@ def run(args: argparse.Namespace) -> Document | None:
 
 
 def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> None:
-    from gemm_model.commands.fleet_benchmark import fleet_benchmark
 
     common.refuse_given(args, ("compile_only", "html"), "with --cluster")
 
@@ -137,7 +134,6 @@ def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> None:
 def _run_on(
     worker: WorkerProcess, args: argparse.Namespace, options: RunOptions, progress: runner.Progress
 ) -> None:
-    from gemm_model.bench import runner
 
     card = runner.describe_card(worker)
     capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
@@ -178,7 +174,6 @@ def _run_on(
 
 def write_page(args: argparse.Namespace) -> None:
     """The page of the output, its rows against predictions for the configured GPU."""
-    from gemm_model.report.page.html import write_page as write
     from gemm_model.report.page.table import table_page
     from gemm_model.report.table_job import predict_file
 

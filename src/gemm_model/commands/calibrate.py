@@ -6,21 +6,21 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.commands.quick_calibration import quick_calibration
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll, local_processes
+from gemm_model.fleet.cluster import joined, refuse_other_versions
+from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
+from gemm_model.kernel_model.residual import Residual, load_residual, residual_beside
 from gemm_model.report.document import Document, File
-
-if TYPE_CHECKING:
-    from gemm_model.kernel_model.calibration_file import Calibration
-    from gemm_model.kernel_model.residual import Residual
-    from gemm_model.report.page.content import Page
+from gemm_model.report.page.content import Page
+from gemm_model.report.progress import Progress
 
 RESIDUALS = ("auto", "donor", "off")
 PROCESSES = "2"
@@ -41,10 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Document | None:
     from gemm_model.calibration.report import report_text, write_calibration
     from gemm_model.calibration.run import Choices, calibrate, full_names
-    from gemm_model.core.files import atomic_write
-    from gemm_model.kernel_model.calibration_file import load_calibration
-    from gemm_model.kernel_model.residual import residual_beside
-    from gemm_model.report.progress import Progress
     from gemm_model.tables.table import read_table
 
     if args.quick == bool(args.input):
@@ -100,8 +96,6 @@ def _answer(gpu: GpuSpec, written: Sequence[Path], text: str, *files: File) -> D
 
 def _donor_residual(donor: Calibration | None) -> Residual:
     """The residual beside the donor's file."""
-    from gemm_model.kernel_model.residual import load_residual, residual_beside
-
     path = None if donor is None or donor.path is None else residual_beside(donor.path)
     if donor is None or path is None or not path.is_file():
         reason = "there is no --from" if donor is None else f"{donor.name} has none"
@@ -115,8 +109,6 @@ def _extend(args: argparse.Namespace, gpu: GpuSpec) -> Document:
     """Fit what is no plain GEMM, and leave the rest of a calibration as it is."""
     from gemm_model.calibration.report import validation_table, write_numbers
     from gemm_model.calibration.run import extend
-    from gemm_model.kernel_model.calibration_file import load_calibration
-    from gemm_model.report.progress import Progress
 
     common.refuse_unused(
         args, "with --extend", (*common.GPU, "input", "output", "extend", "seed", "cluster", "format")
@@ -139,8 +131,6 @@ def _folds_at_once(where: str) -> Iterator[RunAll]:
         with local_processes(count) as executor:
             yield map if count == 1 else executor.map
     else:
-        from gemm_model.fleet.cluster import joined, refuse_other_versions
-
         with joined(where) as client:
             refuse_other_versions(client)
             yield client.get_executor(pure=False).map

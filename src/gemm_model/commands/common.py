@@ -14,6 +14,7 @@ from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
+from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.core.kernel_config import (
     KERNELS,
     RASTERS,
@@ -27,11 +28,13 @@ from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.document import FORMATS, Document, File
+from gemm_model.report.page.content import Page
+from gemm_model.report.page.html import check_page, write_page
+from gemm_model.report.progress import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.report.page.content import Page
 
 PROBLEM = ("m", "n", "k", "batch", "dtype", "b_dtype", "out_dtype")
 CONFIG = (
@@ -144,8 +147,6 @@ def show(args: argparse.Namespace, document: Document) -> None:
 
     Raises PartialResultError, once all is written, if the answer is not whole.
     """
-    from gemm_model.core.files import atomic_write
-
     output: Path | None = None if document.apart else getattr(args, "output", None)
     suffix = "" if output is None else output.suffix.removeprefix(".")
     text = document.render(args.format or (suffix if suffix in FORMATS else "table"), args.verb)
@@ -186,7 +187,6 @@ def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool
 
 
 def _page_path(text: str) -> Path:
-    from gemm_model.report.page.html import check_page
 
     path = Path(text)
     check_page(path)
@@ -197,7 +197,6 @@ def page(path: Path | None, content: Callable[[], Page]) -> File:
     """The page of --html, among an answer's files."""
 
     def write(path: Path) -> None:
-        from gemm_model.report.page.html import write_page
 
         write_page(content(), path)
 
@@ -207,8 +206,6 @@ def page(path: Path | None, content: Callable[[], Page]) -> File:
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr with the time left, for work longer than QUIET_S; yields `advance(parts)`."""
-    from gemm_model.report.progress import Progress
-
     bar = Progress(what, total)
     try:
         yield bar.advance
@@ -223,8 +220,6 @@ def words(text: str) -> None:
 
 def check_outputs(*paths: Path | None) -> None:
     """Raise InputError if files are not writable, or two are the same; called before the work."""
-    from gemm_model.core.files import check_writable
-
     given = [path for path in paths if path is not None]
     for path in given:
         check_writable(path)

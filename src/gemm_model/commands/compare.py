@@ -6,17 +6,15 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, File, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.core.gpu import GpuSpec
-    from gemm_model.core.kernel_config import KernelConfig
-    from gemm_model.core.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from gemm_model.choice.selection import Ranker
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
@@ -18,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.choice.selection import Ranker
     from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
 
     common.check_suffix("output", args.output, (".csv",))

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.bench.environment import command_line, package_versions, timestamp
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
@@ -44,7 +46,6 @@ def run(args: argparse.Namespace) -> Document | None:
 
 
 def _import(args: argparse.Namespace) -> Document:
-    from gemm_model.bench.environment import command_line, package_versions, timestamp
     from gemm_model.dataset.schema import typed
     from gemm_model.dataset.storage import DataSet, RunRecord, new_run_name
     from gemm_model.tables.table import read_table
@@ -86,7 +87,6 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _write_csv(rows: pd.DataFrame, path: Path) -> None:
-    from gemm_model.core.files import atomic_path
 
     with atomic_path(path) as unfinished:
         rows.to_csv(unfinished, index=False, lineterminator="\n")

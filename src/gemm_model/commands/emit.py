@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import check_folder_writable
+from gemm_model.core.files import atomic_write, check_folder_writable
+from gemm_model.core.gpu import GpuSpec, as_gpu
+from gemm_model.integrations.huggingface import ModelShapes, read_config
+from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.core.gpu import GpuSpec
-    from gemm_model.integrations.huggingface import ModelShapes
 
 AICONFIGURATOR, VIDUR = PLANNERS = ("aiconfigurator", "vidur")
 
@@ -30,9 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Document:
     _check(args)
-    from gemm_model.core.gpu import as_gpu
-    from gemm_model.integrations.huggingface import read_config
-    from gemm_model.models import DEFAULT_MODEL
 
     gpu = as_gpu(args.gpu)
     models = [read_config(name) for name in common.listed(args.model or "")]
@@ -83,7 +81,6 @@ def _aiconfigurator(
 
 def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]) -> tuple[list[Path], int]:
     """`compute/GPU/MODEL/mlp.csv` and `attention.csv` below --output; MODEL is the config's own name or folder."""
-    from gemm_model.core.files import atomic_write
     from gemm_model.serving import planner_tables
 
     files: dict[Path, pd.DataFrame] = {}

@@ -6,28 +6,31 @@ import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm_model.choice.expected import rank_routing
+from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
-from gemm_model.core.prediction import RESIDUAL_PHASE
-from gemm_model.kernels.registry import family_of, sums_stay
+from gemm_model.core.gpu import GpuSpec, load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
+from gemm_model.core.problem import GemmProblem, swapped
+from gemm_model.core.settings import Settings
+from gemm_model.integrations.nsight import Beside, beside, config_of, counted_world, read_export
+from gemm_model.integrations.profile import lay_beside, library_of, read_profile
+from gemm_model.kernel_model.comparison import Difference, difference
+from gemm_model.kernel_model.explanation import Explanation, explain, limits
+from gemm_model.kernel_model.faults import COUNTS
+from gemm_model.kernel_model.measured import Measured, beside_measured
+from gemm_model.kernel_model.question import World
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.registry import families, family_of, sums_stay
 from gemm_model.report.console import changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.core.gpu import GpuSpec
-    from gemm_model.core.kernel_config import KernelConfig
-    from gemm_model.core.prediction import Prediction
-    from gemm_model.core.problem import GemmProblem
-    from gemm_model.core.settings import Settings
-    from gemm_model.integrations.nsight import Beside
-    from gemm_model.kernel_model.comparison import Difference
-    from gemm_model.kernel_model.explanation import Explanation
-    from gemm_model.kernel_model.measured import Measured
-    from gemm_model.kernel_model.question import World
+from gemm_model.report.page.kernel import difference_page, kernel_page, level_roofs
 
 MODEL = "KernelModel"
 MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
@@ -58,9 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.kernel_model.explanation import explain
-    from gemm_model.kernel_model.question import World
-    from gemm_model.report.page.kernel import kernel_page
 
     common.check_document(args, args.html)
     if compare.cards_asked(args):
@@ -104,10 +104,6 @@ def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, Ke
 
     A kernel that computes D^T = B A^T has the problem of that.
     """
-    from gemm_model.choice.expected import rank_routing
-    from gemm_model.choice.selection import Ranker, describe
-    from gemm_model.core.problem import swapped
-
     problem, routing = kinds.problem(args), kinds.routing(args)
     if args.cta is not None:
         return problem, common.config(args), ""
@@ -134,8 +130,6 @@ def _document(
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
     """What limits the kernel of the options on the card of --gpu."""
-    from gemm_model.kernel_model.explanation import explain
-
     if attention.asked(args):
         return attention.explained(args)
     asked = (*kinds.ROUTING, "against", "what_if", "ncu", "profile", "html")
@@ -162,9 +156,6 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
     """The difference of two kernels, by setting and by resource."""
-    from gemm_model.kernel_model.comparison import difference
-    from gemm_model.report.page.kernel import difference_page
-
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
     if measured := MEASURED.fullmatch(args.against):
         common.refuse_given(args, ("html",), "with a measured time")
@@ -194,11 +185,6 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
 
 def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
     """The kernel of --against: a library's fastest, or the first with other settings; and its card."""
-    from gemm_model.choice.selection import Ranker, parse_description
-    from gemm_model.core.gpu import load_gpu
-    from gemm_model.core.problem import swapped
-    from gemm_model.kernels.registry import families
-
     words = common.listed(args.against)
     names = [word for word in words if word[:1].isalpha() and "=" not in word]
     libraries = [word for word in names if word in families()]
@@ -231,16 +217,12 @@ def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
 
 
 def _called(config: KernelConfig, gpu: GpuSpec) -> str:
-    from gemm_model.choice.selection import describe
-    from gemm_model.kernels.candidates import Candidate
 
     return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
 def _run_measured(chosen: Settings, world: World, measured_us: float) -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
-    from gemm_model.kernel_model.measured import beside_measured
-
     found = beside_measured(world, measured_us)
     result = {
         "problem": problem_fields(world.problem),
@@ -293,10 +275,6 @@ def _difference_text(found: Difference, first: str, second: str) -> str:
 
 def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     """The counts of a kernel beside predicted ones, and the fault that explains them best."""
-    from gemm_model.integrations.nsight import beside, config_of, counted_world, read_export
-    from gemm_model.integrations.profile import library_of
-    from gemm_model.kernel_model.question import World
-
     common.refuse_given(args, ("against", "what_if", "regime", "html"), "with --ncu")
     kernels = read_export(args.ncu)
     config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
@@ -325,8 +303,6 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
 
 def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     """The GEMM kernels of a program, measured beside predicted."""
-    from gemm_model.core.gpu import load_gpu
-    from gemm_model.integrations.profile import lay_beside, library_of, read_profile
     from gemm_model.tables.schema import card_named
 
     common.refuse_given(
@@ -349,7 +325,6 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
-    from gemm_model.kernel_model.faults import COUNTS
 
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
     most = max(found.rows, key=lambda row: row["spreads"] or 0.0)
@@ -367,8 +342,6 @@ def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
 
 def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
     """A bar for each level of memory, up to its roof."""
-    from gemm_model.report.page.kernel import level_roofs
-
     lines, speed = [], problem.flop / found.prediction.runtime_us
     for level, _, _, roof in level_roofs(problem, found, gpu):
         moved = f"{found.prediction.bytes_by_level[level] / 1e6:.4g} MB"
@@ -378,7 +351,6 @@ def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
 
 
 def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
-    from gemm_model.kernel_model.explanation import limits
 
     prediction, achieved = found.prediction, found.achieved
     width = max((len(each.name) for each in found.mechanisms), default=0)

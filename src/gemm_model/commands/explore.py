@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gemm_model.choice.expected import ExpectedTime, rank_routing
+from gemm_model.choice.selection import Ranking
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.explain import MODEL, settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
+from gemm_model.core.problem import swapped
+from gemm_model.kernel_model.explanation import explain
 from gemm_model.report.document import Document, File
-
-if TYPE_CHECKING:
-    from gemm_model.choice.expected import ExpectedTime
-    from gemm_model.choice.selection import Ranking
+from gemm_model.report.page.kernel import shape_page
 
 ALL_KERNELS = 1_000_000
 """Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
@@ -49,11 +49,6 @@ def run(args: argparse.Namespace) -> Document:
 
 def _explored(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None, File]:
     """The ranking and the page of the problem on one card, of routed tokens those of the routing in the middle."""
-    from gemm_model.choice.expected import rank_routing
-    from gemm_model.core.problem import swapped
-    from gemm_model.kernel_model.explanation import explain
-    from gemm_model.report.page.kernel import shape_page
-
     chosen = settings_of(args)
     ranker, problem, routing, expected = ranker_of(args), kinds.problem(args), kinds.routing(args), None
     if routing is not None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from gemm_model.bench.environment import command_line, package_versions, timestamp
 from gemm_model.bench.provider import Provider, load_provider
 from gemm_model.bench.rows import Row
-from gemm_model.bench.runner import RunOptions
+from gemm_model.bench.runner import Progress, RunOptions
 from gemm_model.bench.sweep import digest
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError, PartialResultError
+from gemm_model.fleet.cluster import joined
 from gemm_model.report.document import Document
 
 if TYPE_CHECKING:
-    from gemm_model.bench.runner import Progress
     from gemm_model.fleet.sweep import Cards, FleetSweep
 
 RowsOf = Callable[[tuple[int, int]], list[Row]]
@@ -30,7 +30,6 @@ def fleet_benchmark(
 ) -> None:
     """Measure on every card of `args.cluster`; `rows_of` is asked once the cards are known."""
     from gemm_model.dataset.storage import DataSet
-    from gemm_model.fleet.cluster import joined
     from gemm_model.fleet.journal import begun, taken_up
     from gemm_model.fleet.sweep import FleetSweep, cards_of
 

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
+from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import MAX_SIZE
+from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, parse_tiles
+from gemm_model.hierarchy.levels import Machine, datapath_of, machine_of
+from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+from gemm_model.hierarchy.model import runtime_parameters
+from gemm_model.hierarchy.plots import plot_frontier, plot_ladder, plot_roofline
+from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
+from gemm_model.hierarchy.solve import Candidate, solve
+from gemm_model.hierarchy.text_kernels import text_predictions
+from gemm_model.hierarchy.variants import variant
 from gemm_model.report.document import Document, plain, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.hierarchy.blocking import Blocking
-    from gemm_model.hierarchy.levels import Machine
 
 Shape = tuple[int, int, int]
 
@@ -47,9 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.core.kernel_config import parse_extent
-    from gemm_model.hierarchy.levels import datapath_of, machine_of
-    from gemm_model.hierarchy.variants import variant
 
     asked = [name for name in WAYS if getattr(args, name)]
     if len(asked) > 1:
@@ -86,10 +91,6 @@ def _document(machine: Machine, **parts: Any) -> Document:
 
 def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
-
-    from gemm_model.hierarchy.blocking import blocking_of, footprint, parse_tiles
-    from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
-    from gemm_model.hierarchy.plots import plot_roofline
 
     blocking = blocking_of(parse_tiles(args.tile), machine.gpu, machine.datapath, args.stages)
     taken = footprint(blocking, machine.gpu, machine.datapath)
@@ -149,7 +150,6 @@ def _table(rows: Iterable[object], columns: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, Any]:
-    from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
 
     path = machine.datapath
     out_bytes = max(path.a_bytes, 2.0)
@@ -164,9 +164,6 @@ def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, An
 
 def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
-
-    from gemm_model.hierarchy.plots import plot_frontier
-    from gemm_model.hierarchy.solve import Candidate, solve
 
     found = solve(
         machine,
@@ -229,8 +226,6 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     from gemm_model.bench.simt.ladder import LADDER
     from gemm_model.bench.simt.measurements import read_measurements
     from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
-    from gemm_model.hierarchy.model import runtime_parameters
-    from gemm_model.hierarchy.plots import plot_ladder
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--ladder is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
@@ -265,8 +260,6 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
 
 
 def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> Document:
-    from gemm_model.hierarchy.model import runtime_parameters
-    from gemm_model.hierarchy.text_kernels import text_predictions
 
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm_model.choice.expected import ExpectedTime, expected_time
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.batch_strides import BatchStrides
@@ -13,13 +14,10 @@ from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import LAYOUTS, GroupedGemm
+from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
-
-if TYPE_CHECKING:
-    from gemm_model.choice.expected import ExpectedTime
-    from gemm_model.core.kernel_config import KernelConfig
-    from gemm_model.core.settings import Settings
+from gemm_model.core.settings import Settings
 
 BATCH = ("broadcast", "batch_strides")
 KINDS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
@@ -96,8 +94,6 @@ def expected(
     args: argparse.Namespace, chosen: Settings, problem: GemmProblem, config: KernelConfig
 ) -> ExpectedTime | None:
     """The expected time over random routings; None where tokens are not routed."""
-    from gemm_model.choice.expected import expected_time
-
     routed = routing(args)
     if routed is None:
         return None

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.core.dtypes import operand_type
+from gemm_model.config import CONFIG_DIR, gpu_names, read_yaml_mapping
+from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES, operand_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.calibration_file import calibration_names
+from gemm_model.kernels.registry import families
+from gemm_model.models import DEFAULT_MODEL, models
 from gemm_model.report.document import Document
 
 
@@ -32,9 +37,6 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    from gemm_model.config import gpu_names
-    from gemm_model.core.dtypes import ELEMENT_TYPES
-    from gemm_model.core.gpu import load_gpu
 
     return [
         {
@@ -51,8 +53,6 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
-    from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-    from gemm_model.models import DEFAULT_MODEL, models
 
     return [
         {
@@ -67,9 +67,6 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _families() -> list[dict[str, Any]]:
-    from gemm_model.config import gpu_names
-    from gemm_model.core.gpu import load_gpu
-    from gemm_model.kernels.registry import families
 
     by_gpu = {name: families(load_gpu(name)) for name in gpu_names()}
     return [
@@ -79,7 +76,6 @@ def _families() -> list[dict[str, Any]]:
 
 
 def _types() -> list[dict[str, Any]]:
-    from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES
 
     also = {name: ", ".join(alias for alias, of in ALIASES.items() if of == name) for name in ELEMENT_TYPES}
     for name, (element, scale, vector) in BLOCK_SCALED_TYPES.items():
@@ -104,7 +100,6 @@ def _rate_class(name: str) -> str | None:
 
 
 def _calibrations() -> list[dict[str, Any]]:
-    from gemm_model.kernel_model.calibration_file import calibration_names
 
     return [{"name": name} for name in calibration_names()]
 

@@ -6,17 +6,18 @@ import argparse
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import but, cards_asked
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
+from gemm_model.integrations.huggingface import read_config
 from gemm_model.report.document import Document, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.serving.model_parts import Step
-    from gemm_model.serving.model_time import ModelTime
+from gemm_model.report.page.model import model_page
+from gemm_model.serving.layers import Parallelism
+from gemm_model.serving.model_parts import Step
+from gemm_model.serving.model_time import ModelTime, predict_model
 
 TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
@@ -36,10 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.integrations.huggingface import read_config
-    from gemm_model.report.page.model import model_page
-    from gemm_model.serving.layers import Parallelism
-    from gemm_model.serving.model_time import predict_model
 
     common.check_document(args, args.html)
     cards = {}
@@ -82,8 +79,6 @@ def _prices(text: str | None, cards: Sequence[str]) -> dict[str, float]:
 
 def _steps(args: argparse.Namespace) -> list[Step]:
     """Prefill, decode, or both."""
-    from gemm_model.serving.model_parts import Step
-
     prompt, context = args.prompt_tokens, args.context
     if prompt is None and context is None:
         prompt = context = TOKENS

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.models import create_model
+from gemm_model.overlap.config import OverlapSetting
+from gemm_model.overlap.model import LayerCase, OverlapModel
+from gemm_model.overlap.plan import plan_build
+from gemm_model.overlap.tuner import Tuning, refine, tune
 from gemm_model.report.document import Document, plain, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.overlap.config import OverlapSetting
-    from gemm_model.overlap.model import LayerCase, OverlapModel
-    from gemm_model.overlap.tuner import Tuning
+from gemm_model.timeline.chrome_trace import write_chrome_trace
 
 PLANNED = ("split_k", "stages", "clusters")
 
@@ -27,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.models import create_model
-    from gemm_model.overlap.model import OverlapModel
 
     common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
     common.check_document(args, args.trace, args.plot)
@@ -51,9 +50,7 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _layer(args: argparse.Namespace, model: OverlapModel) -> Document:
-    from gemm_model.overlap.tuner import tune
     from gemm_model.overlap.views import crossed, sensitivity, trace_events
-    from gemm_model.timeline.chrome_trace import write_chrome_trace
 
     case = _case(args, model)
     tuning = None
@@ -88,9 +85,6 @@ def _lines(figures: dict[str, Any]) -> str:
 
 
 def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
-    from gemm_model.overlap.config import OverlapSetting
-    from gemm_model.overlap.model import LayerCase
-    from gemm_model.overlap.plan import plan_build
 
     for name in ("m", "k"):
         if getattr(args, name) is None:
@@ -145,8 +139,6 @@ def _measure(case: LayerCase, tuning: Tuning | None, sm_clk_mhz: float) -> dict[
         name = torch.cuda.get_device_name()
         raise InputError(f"--measure needs a Hopper GPU (compute capability 9.0); this one is {name}")
     from gemm_model.overlap.chain import LayerChain, PreviousSpec
-    from gemm_model.overlap.config import OverlapSetting
-    from gemm_model.overlap.tuner import refine
 
     chain = LayerChain(case.m, case.n, case.k, case.build.a_type, case.build.b_type)
     previous = PreviousSpec(extra_clocks=round(case.extra_us * sm_clk_mhz))

@@ -6,9 +6,12 @@ import argparse
 import re
 from pathlib import Path
 
+from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
+from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document
 
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -23,10 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.planning import planned_rows
-    from gemm_model.kernel_model.calibration_file import calibration_for
-    from gemm_model.kernels.registry import family_of
 
     if args.output is None:
         raise InputError("no --output given; expected the CSV of the plan to write")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gemm_model.choice.portfolio import Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.commands.rank import add_family, ranker_of
@@ -14,11 +15,10 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.document import Document, screen_text, text_table
+from gemm_model.report.page.portfolio import portfolio_page
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from gemm_model.choice.portfolio import Portfolio
 
 
 SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_us", "best_us", "loss")
@@ -38,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Document:
     import pandas as pd
 
-    from gemm_model.choice.portfolio import choose_portfolio
     from gemm_model.choice.table_ranking import problems_of_table
-    from gemm_model.report.page.portfolio import portfolio_page
     from gemm_model.tables.schema import KNOWN
 
     common.check_document(args, args.html)

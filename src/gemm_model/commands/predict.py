@@ -9,18 +9,28 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.compare import but
 from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
+from gemm_model.models import create_model
+from gemm_model.report.console import (
+    accuracy_text,
+    explanation,
+    extreme_rows,
+    prediction_fields,
+    prediction_row,
+)
 from gemm_model.report.document import FORMATS, Document, screen_text
+from gemm_model.report.page.content import Page
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.report.page.content import Page
     from gemm_model.report.table_job import TableReport
 
 TELL_APART = (
@@ -72,8 +82,6 @@ def run(args: argparse.Namespace) -> Document:
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
     """The kernel of the options on the card of --gpu."""
-    from gemm_model.api import predict
-
     common.refuse_given(args, kinds.ROUTING, "with several answers")
     if attention.asked(args):
         return attention.answer(args)
@@ -87,8 +95,6 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
 
 def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
     """Whether the model reads a configuration; any tile serves one that does not."""
-    from gemm_model.models import create_model
-
     needed = create_model(chosen.model, chosen.gpu, chosen.options).needs_tile
     args.cta = args.cta if needed else args.cta or "1x1"
     return needed
@@ -148,7 +154,6 @@ def predict_table_file(
 def _table_text(report: TableReport, chosen: Settings) -> str:
     if not report.accuracy:
         return _predictions_text(report.rows)
-    from gemm_model.report.console import accuracy_text, explanation, extreme_rows
 
     numbered = report.rows.reset_index(drop=True)
     numbered = numbered[numbered["ratio"].notna()]
@@ -176,10 +181,6 @@ def _predictions_text(rows: pd.DataFrame) -> str:
 
 def predict_kernel(args: argparse.Namespace) -> Document:
     """The prediction of the one kernel that the options describe."""
-    from gemm_model.api import predict
-    from gemm_model.core.fields import kernel_fields, problem_fields
-    from gemm_model.report.console import explanation, prediction_fields, prediction_row
-
     chosen = common.settings(args)
     problem = kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)

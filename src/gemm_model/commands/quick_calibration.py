@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -22,7 +23,6 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     Each step is a command that `run_words` runs; its files stay if a later step fails. Raises InputError if a
     file could not be written.
     """
-    from gemm_model.bench.rows import write_plan
     from gemm_model.calibration.quick import designed_rows
 
     def run(*words: str | Path) -> None:

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
+from gemm_model.choice.expected import RoutedRanking, rank_routing
+from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, without_twins
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.routing import Routing
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import ANY_FAMILY, families
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, screen_text, text_table
+from gemm_model.report.page.choice import ranking_page
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from gemm_model.choice.across_families import Against
-    from gemm_model.choice.expected import RoutedRanking
-    from gemm_model.choice.selection import Choice, Ranker, Ranking
-    from gemm_model.core.prediction import Prediction
-    from gemm_model.core.routing import Routing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +53,6 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
     """The ranker of `family`, or of --family if it is None."""
-    from gemm_model.choice.selection import Ranker
-
     chosen = common.settings(args)
     return Ranker(chosen.gpu, model=chosen.model, family=family or args.family, options=dict(chosen.options))
 
@@ -156,8 +155,6 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
     from gemm_model.choice.across_families import against, best_of_each
-    from gemm_model.choice.selection import without_twins
-    from gemm_model.report.page.choice import ranking_page
 
     # Each kernel may have a twin, which is not listed.
     ranking = ranker.rank(problem, 2 * args.top)
@@ -217,9 +214,6 @@ def _expected_ranking(
     args: argparse.Namespace, ranker: Ranker, problem: GemmProblem, routing: Routing
 ) -> Document:
     """The kernels of least expected time over the routings."""
-    from gemm_model.choice.expected import rank_routing
-    from gemm_model.choice.selection import Choice
-
     ranking = rank_routing(ranker, problem, routing, args.top, count=args.routings, seed=args.seed)
     rows = []
     for found in ranking.choices:
@@ -310,7 +304,6 @@ def _of_heuristic_choice(name: str, longer: float) -> str:
 
 
 def _against_notes(held: Against) -> list[str]:
-    from gemm_model.choice.selection import describe
 
     reference = held.reference
     config, time_us = reference.candidate.config, reference.prediction.runtime_us

@@ -7,18 +7,24 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
+from gemm_model.config import gpu_names
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.processes import local_processes
+from gemm_model.core.routing import Routing
+from gemm_model.integrations.huggingface import read_config
 from gemm_model.report.document import Document, text_table
-
-if TYPE_CHECKING:
-    from gemm_model.serving.choose import Chosen, Timer
-    from gemm_model.serving.frameworks import Framework
-    from gemm_model.serving.layers import Parallelism
-    from gemm_model.serving.write import Card, CellFile, Server
+from gemm_model.serving import write
+from gemm_model.serving.choose import Chosen, Timer, choices_of, confirmed
+from gemm_model.serving.frameworks import SGLANG, VLLM, Framework, device_word, framework_of, numbers_of
+from gemm_model.serving.layers import DenseCell, Parallelism
+from gemm_model.serving.model_list import listed_models
+from gemm_model.serving.problem import BLOCK_FP8, MOE
+from gemm_model.serving.write import Card, CellFile, Server, write_file
 
 LISTED = "list"
 RANKS = (1, 2, 4, 8)
@@ -36,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-    from gemm_model.serving import write
 
     common.no_overrides(args)
     server, cards = _server(args), _cards(args)
@@ -61,8 +66,6 @@ def run(args: argparse.Namespace) -> Document:
 
 def _timer(args: argparse.Namespace, server: Server) -> Timer | None:
     """What confirms choices, or None; raises InputError for what it does not time."""
-    from gemm_model.serving.frameworks import VLLM
-
     if not args.confirm:
         return None
     if args.device is None or server.framework.name != VLLM or args.routing != "uniform":
@@ -80,9 +83,6 @@ def _write_all(
     args: argparse.Namespace, files: Sequence[CellFile], server: Server, timer: Timer | None
 ) -> list[dict[str, Any]]:
     """Choose for every cell of every card, in as many processes as there are cores, and write its files."""
-    from gemm_model.serving.choose import confirmed
-    from gemm_model.serving.write import write_file
-
     rows: list[dict[str, Any]] = []
     by_cell: dict[Any, list[CellFile]] = {}
     for file in files:
@@ -101,8 +101,6 @@ def _write_all(
 
 
 def _choices(cells: Sequence[Sequence[CellFile]], server: Server, best: int) -> Iterator[list[Chosen]]:
-    from gemm_model.core.processes import local_processes
-    from gemm_model.serving.choose import choices_of
 
     asked = [(of[0].cell, of[0].card.gpu, server.framework.name, server.routing, best) for of in cells]
     if len(asked) < WORTH_PROCESSES:
@@ -113,8 +111,6 @@ def _choices(cells: Sequence[Sequence[CellFile]], server: Server, best: int) -> 
 
 
 def _row(file: CellFile, chosen: Chosen) -> dict[str, Any]:
-    from gemm_model.serving.layers import DenseCell
-    from gemm_model.serving.problem import BLOCK_FP8, MOE
 
     config = file.config(chosen)
     return {
@@ -174,9 +170,6 @@ def _notes(
 
 
 def _server(args: argparse.Namespace) -> Server:
-    from gemm_model.core.routing import Routing
-    from gemm_model.serving.frameworks import SGLANG, framework_of, numbers_of
-    from gemm_model.serving.write import Server
 
     framework = framework_of(args.framework)
     if args.framework_version is not None:
@@ -190,22 +183,16 @@ def _server(args: argparse.Namespace) -> Server:
 
 
 def _models(args: argparse.Namespace) -> list[Any]:
-    from gemm_model.integrations.huggingface import read_config
 
     if (args.config is None) == (args.models is None):
         raise InputError("expected one of --config and --models")
     if args.config is not None:
         return [read_config(args.config)]
-    from gemm_model.serving.model_list import listed_models
 
     return listed_models()
 
 
 def _cards(args: argparse.Namespace) -> list[Card]:
-    from gemm_model.config import gpu_names
-    from gemm_model.core.gpu import load_gpu
-    from gemm_model.serving.frameworks import device_word
-    from gemm_model.serving.write import Card
 
     if (args.device is None) == (args.gpus is None):
         raise InputError("expected one of --device and --gpus")
@@ -222,7 +209,6 @@ def _cards(args: argparse.Namespace) -> list[Card]:
 
 
 def _parallel(args: argparse.Namespace) -> list[Parallelism]:
-    from gemm_model.serving.layers import Parallelism
 
     ranks = RANKS if args.tp is None and args.models is not None else (1 if args.tp is None else args.tp,)
     return [Parallelism(tensor=each, expert=args.ep) for each in ranks]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
+from gemm_model.core.files import atomic_write
+from gemm_model.core.routing import Routing
+from gemm_model.report.console import accuracy_text
 from gemm_model.report.document import Document, screen_text
 
 SHOWN = ("kernel", "tokens", "experts", "topk", "n", "k", "in_dtype", "cta_m", "cta_n", "cta_k", "group_m",
@@ -19,9 +22,6 @@ def answer(args: argparse.Namespace) -> Document | None:
 
     if not is_served(args.input):
         return None
-    from gemm_model.core.files import atomic_write
-    from gemm_model.core.routing import Routing
-    from gemm_model.report.console import accuracy_text
     from gemm_model.tables.schema import card_named, cards_of, require_card
     from gemm_model.tables.table import read_table
 

@@ -21,15 +21,18 @@ from gemm_model.commands.pipeline_choice import (
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
-from gemm_model.pipeline.machine import PS_PER_US
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.pipeline.machine import PS_PER_US, Workload
+from gemm_model.pipeline.model import PipelineModel
 from gemm_model.report.document import Document, File
+from gemm_model.timeline.chrome_trace import write_chrome_trace
+from gemm_model.timeline.simulator import Timeline, simulate
+from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.pipeline.machine import Workload
     from gemm_model.timeline.kernel_timeline import KernelTimeline
-    from gemm_model.timeline.simulator import Timeline
     from gemm_model.timeline.trace import Trace
 
 OF_THE_MACHINE = ("consumers", "dma_warps")
@@ -73,7 +76,6 @@ def run(args: argparse.Namespace) -> Document:
 
 def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> Document:
     """The kernel model's timeline, with a measured one over it where there is one."""
-    from gemm_model.kernel_model.model import KernelModel
     from gemm_model.timeline.kernel_timeline import kernel_timeline
     from gemm_model.timeline.phases import compared, phase_rows, unwaited_us
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
@@ -135,8 +137,6 @@ def _notes(drawn: KernelTimeline, traces: list[Trace], title: str) -> list[str]:
 
 def _pipeline_model_us(args: argparse.Namespace, chosen: Settings) -> float | None:
     """The pipeline model's time of the kernel [us]; None if it cannot predict it."""
-    from gemm_model.pipeline.model import PipelineModel
-
     batch = batch_of([(common.problem(args), common.config(args))])
     try:
         return float(PipelineModel(chosen.gpu).predict_batch(batch).runtime_us[0])
@@ -154,7 +154,6 @@ def _disagreement(drawn: KernelTimeline, paper_us: float | None) -> list[str]:
 
 def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace], title: str) -> list[File]:
     from gemm_model.report.page.pipeline import trace_page
-    from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.plots import plot_traces
     from gemm_model.timeline.trace import trace_events, write_trace_table
 
@@ -174,8 +173,6 @@ def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace],
 
 def _simulate_machine(args: argparse.Namespace) -> Document:
     """One SM of the pipeline machine, event by event."""
-    from gemm_model.timeline.simulator import simulate
-
     common.refuse_given(args, OF_THE_TIMELINE, "on a pipeline machine")
     machine, work, title = machine_and_work(args)
     timeline = simulate(work, machine)
@@ -208,8 +205,6 @@ def drawn(
 ) -> dict[str, Any]:
     """Rows, notes and files of one SM's timeline."""
     from gemm_model.report.page.pipeline import pipeline_page
-    from gemm_model.timeline.chrome_trace import write_chrome_trace
-    from gemm_model.timeline.views import event_table, plot_timeline, thinned, trace_events, warp_table
 
     shown, sms, left_out = thinned(timeline, args.trace_sms or 1)
     files = [

@@ -6,15 +6,22 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.bench.characterization import base_gpu
+from gemm_model.bench.rows import Row
+from gemm_model.bench.runner import describe_card
+from gemm_model.bench.sweep import rows_of_table
+from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
+from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import check_folder_writable
+from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
+from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, csv_text
+from gemm_model.timeline.chrome_trace import write_chrome_trace
 
 if TYPE_CHECKING:
-    from gemm_model.bench.rows import Row
     from gemm_model.timeline.trace import Trace
 
 PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
@@ -49,7 +56,6 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _row(args: argparse.Namespace) -> Row:
-    from gemm_model.bench.rows import Row
 
     problem = common.problem(args)
     config = common.config(args)
@@ -61,7 +67,6 @@ def _row(args: argparse.Namespace) -> Row:
 def _converted(args: argparse.Namespace, row: Row) -> Trace:
     """The trace in a file of the tracer: its last launch of an instrumented kernel."""
     from gemm_model.bench.tracer import traced_kernel
-    from gemm_model.core.gpu import load_gpu
     from gemm_model.timeline.iket import read_iket, trace_of
 
     common.refuse_given(args, ("events_per_warp", "no_waits", "stores", "keep", "device"), "with --iket")
@@ -74,12 +79,7 @@ def _converted(args: argparse.Namespace, row: Row) -> Trace:
 
 def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
     """The traces of rows on this machine's GPU, in as few runs of the tracer as its buffers allow."""
-    from gemm_model.bench.characterization import base_gpu
-    from gemm_model.bench.runner import describe_card
     from gemm_model.bench.tracer import TRACED_DEVICE, TraceOptions, batches, require_tracer, trace_rows
-    from gemm_model.bench.worker_process import WorkerProcess
-    from gemm_model.config import gpu_names, load_gpu_mapping
-    from gemm_model.core.gpu import load_gpu
 
     if args.gpu is not None:
         raise InputError("--gpu has no effect without --iket; expected it left out")
@@ -108,9 +108,6 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
 
 def _trace_table(args: argparse.Namespace) -> Document:
     """Every kernel of a table: a trace each, and the phases of all."""
-    from gemm_model.bench.sweep import rows_of_table
-    from gemm_model.core.files import atomic_write, sole_writer
-    from gemm_model.report.document import csv_text
     from gemm_model.timeline.phases import phase_columns
     from gemm_model.timeline.trace import write_trace_table
 
@@ -135,7 +132,6 @@ def _trace_table(args: argparse.Namespace) -> Document:
 
 
 def _answer(args: argparse.Namespace, trace: Trace) -> Document:
-    from gemm_model.timeline.chrome_trace import write_chrome_trace
     from gemm_model.timeline.phases import phase_rows
     from gemm_model.timeline.trace import trace_events, write_trace_table
 

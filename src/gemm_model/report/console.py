@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.core.fields import number_text
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
+from gemm_model.kernel_model.explanation import WhatIf
 from gemm_model.report.document import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.kernel_model.explanation import WhatIf
 
 INDENT = "    "
 
