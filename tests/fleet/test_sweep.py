@@ -146,22 +146,25 @@ class OneWorker:
         return {"workers": {"tcp://a:1": {"resources": {"gpu": 1}}}}
 
 
+class Future:
+    """What such a client gives for a task; `deaths` of its workers are those that Dask allows."""
+
+    def __init__(self, key, *, deaths=0, status="finished", value=None):
+        self.key, self.deaths, self.status, self.value = key, deaths, status, value
+
+    def add_done_callback(self, call):
+        call(self)
+
+    def exception(self):
+        from distributed import KilledWorker
+
+        return KilledWorker("task", None, self.deaths)
+
+    def cancel(self):
+        pass
+
+
 def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
-    from distributed import KilledWorker
-
-    class Future:
-        def __init__(self, key, value):
-            self.key, self.value, self.status = key, value, "finished"
-
-        def add_done_callback(self, call):
-            call(self)
-
-        def exception(self):
-            return KilledWorker("task", None, 3)
-
-        def cancel(self):
-            pass
-
     class Client(OneWorker):
         """Loses the first result of task 2 between its end and its gathering, of task 4 before it is seen."""
 
@@ -172,7 +175,7 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
 
         def submit(self, work, task, **options):
             self.submitted += 1
-            future = Future(f"{task}-{self.submitted}", work(task))
+            future = Future(f"{task}-{self.submitted}", deaths=3, value=work(task))
             if task == 4 and 4 not in self.seen:
                 self.seen.add(4)
                 future.status = "lost"
@@ -195,29 +198,12 @@ def test_a_result_that_is_lost_again_and_again_is_asked_for_anew():
 @pytest.mark.parametrize(("allowed_failures", "submitted"), [(0, 5), (3, 2)])
 def test_a_task_is_given_up_after_five_deaths_of_its_workers(allowed_failures, submitted):
     """Each KilledWorker of Dask tells of one death more than it allows: five in five, or eight in two."""
-    from distributed import KilledWorker
-
-    class Future:
-        status = "error"
-
-        def __init__(self, key):
-            self.key = key
-
-        def add_done_callback(self, call):
-            call(self)
-
-        def exception(self):
-            return KilledWorker("task", None, allowed_failures)
-
-        def cancel(self):
-            pass
-
     keys: list[int] = []
 
     class Client(OneWorker):
         def submit(self, work, task, **options):
             keys.append(len(keys))
-            return Future(keys[-1])
+            return Future(keys[-1], deaths=allowed_failures, status="error")
 
         def gather(self, futures):
             return []
@@ -228,25 +214,6 @@ def test_a_task_is_given_up_after_five_deaths_of_its_workers(allowed_failures, s
 
 def test_a_task_is_not_given_up_for_the_deaths_that_another_causes():
     """Dask blames a task for each death of a worker that held it, though another task ran there."""
-    from distributed import KilledWorker
-
-    class Future:
-        def __init__(self, key, task, held):
-            self.key, self.task, self.held = key, task, held
-            held.append(task)
-
-        @property
-        def status(self):
-            return "error" if 7 in self.held else "finished"
-
-        def add_done_callback(self, call):
-            call(self)
-
-        def exception(self):
-            return KilledWorker("task", None, 0)
-
-        def cancel(self):
-            pass
 
     class Client(OneWorker):
         """Its worker dies whenever it holds task 7."""
@@ -255,11 +222,15 @@ def test_a_task_is_not_given_up_for_the_deaths_that_another_causes():
             self.held, self.keys = [], iter(range(100))
 
         def submit(self, work, task, **options):
-            return Future(next(self.keys), task, self.held)
+            self.held.append(Future(next(self.keys), value=10 * task))
+            if task == 7 or "error" in {future.status for future in self.held}:
+                for future in self.held:
+                    future.status = "error"
+            return self.held[-1]
 
         def gather(self, futures):
             self.held = []
-            return [10 * future.task for future in futures]
+            return [future.value for future in futures]
 
     assert dict(Stream(Client(), str, "gpu").results([7, 1, 2])) == {7: None, 1: 10, 2: 20}
 
