@@ -327,7 +327,7 @@ def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
     monkeypatch.setattr(tracer, "_run", FakeTracer(launches=36, lifetimes=80))
-    monkeypatch.setattr("gemm_model.bench.runner.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
+    monkeypatch.setattr("gemm_model.commands.trace.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
     out = tmp_path / "traces"
     assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0
     assert sorted(path.name for path in out.iterdir()) == ["000.csv.gz", "001.csv.gz", "phases.csv"]

@@ -15,7 +15,6 @@ from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, NORM, Row
-from gemm_model.bench.runner import RunOptions
 from gemm_model.bench.sweep import (
     SHUFFLE_SEED,
     SWAPPED,
@@ -120,7 +119,7 @@ def run(args: argparse.Namespace) -> Document | None:
     return None
 
 
-def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> None:
+def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> None:
 
     common.refuse_given(args, ("compile_only", "html"), "with --cluster")
 
@@ -132,7 +131,7 @@ def _run_on_cluster(args: argparse.Namespace, options: RunOptions) -> None:
 
 
 def _run_on(
-    worker: WorkerProcess, args: argparse.Namespace, options: RunOptions, progress: runner.Progress
+    worker: WorkerProcess, args: argparse.Namespace, options: runner.RunOptions, progress: runner.Progress
 ) -> None:
 
     card = runner.describe_card(worker)
