@@ -6,6 +6,9 @@ BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/unseen.csv.gz
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Tests start many processes: without compiled modules each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check sizes lint golden mutants logic docs package release oldest fuzz clean
 
 demo: .venv/package-installed

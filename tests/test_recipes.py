@@ -88,7 +88,7 @@ def run(tmp_path_factory):
 
     def run(*words):
         command = [sys.executable, "-m", "gemm_model.cli", *words]
-        environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(folder)}
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,6 +11,8 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.gpu import load_gpu
 from gemm_model.tables.attention import predict_attention_frame
 
+pytestmark = pytest.mark.xdist_group("attention")  # one process reads and predicts the table
+
 
 @pytest.fixture(scope="module")
 def unseen():

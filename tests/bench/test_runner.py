@@ -1,4 +1,5 @@
 import csv
+import io
 import itertools
 import json
 import os
@@ -6,10 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.classic_scripts import benchmark_main
 from gemm_model.config import load_config
@@ -53,14 +58,14 @@ def environment(**more):
 
 
 def bench(words, row_limit_s=30.0, **more):
-    return subprocess.run(
-        command(words, row_limit_s),
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """What `command` does, in this process; its workers are processes of their own."""
+    quick = {"row_limit_s": row_limit_s, "sentinel_every_s": 0.05, "rest_after_check_s": 0}
+    options, stderr = partial(runner.RunOptions, **quick), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(stderr):
+        patch.setattr(runner, "RunOptions", options)
+        for name in (more := environment(**more)):
+            patch.setenv(name, more[name])
+        return SimpleNamespace(returncode=benchmark_main(words), stderr=stderr.getvalue())
 
 
 def table(path):

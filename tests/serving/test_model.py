@@ -22,6 +22,7 @@ H200 = load_gpu("h200")
 MEASUREMENTS = Path(__file__).parents[2] / "data/measurements"
 CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
 PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
+pytestmark = pytest.mark.xdist_group("serving")  # one process reads and predicts the table
 
 
 def launches(product, *config, gpu="h200"):

@@ -119,9 +119,8 @@ def test_one_prediction_is_a_table_too(gemm_model, tmp_path, words):
     again = read_again(gemm_model, tmp_path / "one.csv")
     assert predicted(again) == pytest.approx(predicted(one), rel=1e-9)
     again.to_csv(tmp_path / "twice.csv", index=False)
-    assert predicted(read_again(gemm_model, tmp_path / "twice.csv")) == pytest.approx(
-        predicted(one), rel=1e-9
-    )
+    twice = read_again(gemm_model, tmp_path / "twice.csv")
+    assert predicted(twice) == pytest.approx(predicted(one), rel=1e-9)
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
