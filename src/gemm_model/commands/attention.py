@@ -24,7 +24,7 @@ from gemm_model.core.attention import EXAMPLE, SIZES, AttentionConfig, Attention
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
 from gemm_model.models import DEFAULT_MODEL
-from gemm_model.report.console import changes, explanation, prediction_fields, prediction_row
+from gemm_model.report.console import change_rows, changes, explanation, prediction_fields, prediction_row
 from gemm_model.report.document import Document, File, plain, screen_text, text_table
 from gemm_model.report.page.attention import attention_page
 from gemm_model.timeline.attention import simulate_kernel
@@ -245,8 +245,6 @@ def explain(args: argparse.Namespace) -> Document:
     chosen, problem, config = _one(args)
     found = _why(chosen, problem, config)
     prediction = found.prediction
-    names = ("change", "predicted_us", "relative")
-    what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
     result: dict[str, Any] = {
         "problem": problem_fields(problem),
@@ -265,7 +263,7 @@ def explain(args: argparse.Namespace) -> Document:
         first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
-    return common.document(chosen, result=plain(result), rows=what_if, text=text)
+    return common.document(chosen, result=plain(result), rows=change_rows(found.what_if), text=text)
 
 
 def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> Document:

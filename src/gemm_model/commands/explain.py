@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.settings import Settings
-from gemm_model.integrations.nsight import Beside, beside, config_of, counted_world, read_export
+from gemm_model.integrations.nsight import Beside, beside, config_of, read_export
 from gemm_model.integrations.profile import lay_beside, library_of, read_profile
 from gemm_model.kernel_model.comparison import Difference, difference
 from gemm_model.kernel_model.explanation import Explanation, explain, limits
@@ -28,16 +28,14 @@ from gemm_model.kernel_model.measured import Measured, beside_measured
 from gemm_model.kernel_model.question import World
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.registry import families, family_of, sums_stay
-from gemm_model.report.console import changes, prediction_fields
+from gemm_model.report.console import change_rows, changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 from gemm_model.report.page.kernel import difference_page, kernel_page, level_roofs
 
 MODEL = "KernelModel"
 MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
 """A time beside which a prediction is laid: a number and its unit."""
-IN_RESULT = (
-    *("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy"),
-)
+IN_RESULT = ("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy")
 """Fields of an explanation in JSON."""
 IN_TABLE = ("kernel", "tile", "m", "n", "k", "calls", "measured_us", "predicted_us", "lost_us", "limiter")
 """Columns of a profile's text."""
@@ -82,21 +80,15 @@ def run(args: argparse.Namespace) -> Document:
         problem = expected.middle
     found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
     result = {
-        "problem": problem_fields(problem),
-        "kernel": kernel_fields(config),
-        "prediction": prediction_fields(found.prediction),
+        **_asked(problem, config, found.prediction),
         **{name: getattr(found, name) for name in IN_RESULT},
         **({} if expected is None else {"expected": kinds.expected_fields(expected)}),
     }
-    names = ("change", "predicted_us", "relative")
-    what_if = [dict(zip(names, plain(each).values(), strict=True)) for each in found.what_if]
     before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
-    page = common.page(
-        args.html, lambda: kernel_page(problem, found, chosen.gpu, _called(config, chosen.gpu))
-    )
-    return replace(
-        _document(chosen, result, what_if, lambda: before + _text(problem, found, chosen.gpu)), files=[page]
-    )
+    rows, gpu = change_rows(found.what_if), chosen.gpu
+    page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
+    document = _document(chosen, result, rows, lambda: before + _text(problem, found, gpu))
+    return replace(document, files=[page])
 
 
 def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
@@ -118,12 +110,13 @@ def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, Ke
     return swapped(problem) if best.swap_ab else problem, best.config, first
 
 
+def _asked(problem: GemmProblem, config: KernelConfig, prediction: Prediction) -> dict[str, Any]:
+    asked = {"problem": problem_fields(problem), "kernel": kernel_fields(config)}
+    return {**asked, "prediction": prediction_fields(prediction)}
+
+
 def _document(
-    chosen: Settings,
-    result: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    text: Callable[[], str],
-    *notes: str,
+    chosen: Settings, result: Any, rows: Sequence[Any], text: Callable[[], str], *notes: str
 ) -> Document:
     return common.document(chosen, result=plain(result), rows=list(rows), notes=notes, text=text)
 
@@ -170,16 +163,9 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
     found = difference(first, second)
     names = [_called(each.config, each.gpu) for each in (first, second)]
     page = common.page(args.html, lambda: difference_page(first.problem, found, *names))
-    rows = [
-        {"by": by, "name": name, "added_us": added_us}
-        for by, parts in (("setting", found.by_setting), ("resource", found.by_resource))
-        for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
-    ]
-    kernels = dict(zip(("first", "second"), names, strict=True))
-    result = {
-        **kernels,
-        **{"first_us": found.first_us, "second_us": found.second_us, "difference_us": found.us},
-    }
+    rows = [dict(zip(("by", "name", "added_us"), row, strict=True)) for row in found.rows]
+    result = {"first": names[0], "second": names[1], "first_us": found.first_us, "second_us": found.second_us}
+    result["difference_us"] = found.us
     return replace(_document(chosen, result, rows, lambda: _difference_text(found, *names)), files=[page])
 
 
@@ -225,13 +211,10 @@ def _run_measured(chosen: Settings, world: World, measured_us: float) -> Documen
     """A measured time beside the prediction, and the resources that the difference could come from."""
     found = beside_measured(world, measured_us)
     result = {
-        "problem": problem_fields(world.problem),
-        "kernel": kernel_fields(world.config),
-        "prediction": prediction_fields(found.prediction),
+        **_asked(world.problem, world.config, found.prediction),
         **{"measured_us": measured_us, "difference_us": found.us, "in_band": found.in_band},
     }
-    rows = [plain(cause) for cause in found.causes]
-    return _document(chosen, result, rows, lambda: _measured_text(found))
+    return _document(chosen, result, plain(found.causes), lambda: _measured_text(found))
 
 
 def _measured_text(found: Measured) -> str:
@@ -281,23 +264,16 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     if (library := library_of(kernels[0].name)) and "kernel" not in args.given:
         config = replace(config, kernel=library)
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
+    options["regime"] = "counters"
     world = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
-    found = beside(counted_world(world), kernels[0])
-    suspects = [
-        {
-            "fault": each.fault.name,
-            "distance": each.distance,
-            "predicted_us": each.runtime_us,
-            "cause": each.fault.cause,
-        }
-        for each in found.suspects
-    ]
+    found = beside(world, kernels[0])
+    names = ("fault", "distance", "predicted_us", "cause")
+    told = [(each.fault.name, each.distance, each.runtime_us, each.fault.cause) for each in found.suspects]
+    suspects = [dict(zip(names, each, strict=True)) for each in told]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
     fault = None if found.fault is None else found.fault.fault.name
-    result = {
-        "kernel_name": found.kernel.name,
-        **{"fault": fault, "as_meant": found.as_meant, "suspects": suspects},
-    }
+    counted = {"fault": fault, "as_meant": found.as_meant, "suspects": suspects}
+    result = {"kernel_name": found.kernel.name, **counted}
     return _document(chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
 
 
@@ -326,17 +302,15 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
 
+    most = max(found.rows, key=lambda row: row["spreads"] or 0.0)["what"]
+    usually = next(count.usually for count in COUNTS if count.name == most)
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
-    most = max(found.rows, key=lambda row: row["spreads"] or 0.0)
-    usually = next(count.usually for count in COUNTS if count.name == most["what"])
-    lines += [f"differs most: {most['what']}; usual causes: {usually}", ""]
+    lines += [f"differs most: {most}; usual causes: {usually}", ""]
     if found.fault is None:
-        lines.append(
-            f"as it was meant: counts are {found.as_meant:.2g} spreads off, and no fault explains them"
-        )
-        return "\n".join(lines)
-    lines.append(f"{found.fault.fault.name}: {found.fault.fault.cause}")
-    lines += ["", f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}"]
+        as_meant = f"as it was meant: counts are {found.as_meant:.2g} spreads off"
+        return "\n".join([*lines, f"{as_meant}, and no fault explains them"])
+    lines += [f"{found.fault.fault.name}: {found.fault.fault.cause}", ""]
+    lines.append(f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}")
     return "\n".join([*lines, text_table(suspects[:3])])
 
 

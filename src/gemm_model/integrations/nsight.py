@@ -6,7 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -149,24 +149,14 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
     for each in (predicted, counted):
         each["sm_clk_mhz"] = each["sm_cycles"] / each["duration_us"]
         each["l2_hit_share"] = max(1.0 - each["dram_read_bytes"] / max(each["l2_read_bytes"], 1.0), 0.0)
-    rows = [
-        {
-            "what": name,
-            "counted": counted[name],
-            "predicted": value,
-            "ratio": counted[name] / value if value else None,
-            "spreads": off.get(name),
-        }
-        for name, value in predicted.items()
-    ]
+    rows = []
+    for what, value in predicted.items():
+        ratio = counted[what] / value if value else None
+        row = {"what": what, "counted": counted[what], "predicted": value, "ratio": ratio}
+        rows.append({**row, "spreads": off.get(what)})
     return Beside(
         kernel=kernel,
         rows=tuple(rows),
         as_meant=distance_of(composed, counted),
         suspects=tuple(suspects(world, counted)),
     )
-
-
-def counted_world(world: World) -> World:
-    """A kernel as a profiler counts it: alone on the card."""
-    return replace(world, options={**world.options, "regime": "counters"})

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.choice.selection import rank
-from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.integrations.nsight import config_of
-from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.question import World
 
 EXPECTED = (
     "expected a Chrome trace of PyTorch's profiler (record_shapes=True), or a CSV of nsys stats with "
@@ -212,6 +211,6 @@ def _predicted(
     try:
         if config is None:
             return rank(problem, gpu, 1, family=library, options=options).best.prediction
-        return KernelModel(gpu, **options).predict_batch(batch_of([(problem, config)])).row(0)
+        return World(problem=problem, config=config, gpu=gpu, options=options).predicted()
     except InputError:
         return None

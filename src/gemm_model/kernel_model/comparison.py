@@ -9,12 +9,10 @@ from itertools import combinations
 from math import factorial
 from typing import Any
 
-from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
-from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World
 from gemm_model.kernels.mechanisms import RESOURCES
 
@@ -69,6 +67,15 @@ class Difference:
     def us(self) -> float:
         return self.second_us - self.first_us
 
+    @property
+    def rows(self) -> list[tuple[str, str, float]]:
+        """By setting, then by resource: which, its name, and what it adds [us], the largest first."""
+        return [
+            (by, name, added_us)
+            for by, parts in (("setting", self.by_setting), ("resource", self.by_resource))
+            for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
+        ]
+
 
 def difference(first: World, second: World) -> Difference:
     """How much longer the second kernel takes than the first, and why.
@@ -79,7 +86,7 @@ def difference(first: World, second: World) -> Difference:
         raise InputError(
             f"two kernels of different problems, {_named(first)} and {_named(second)}; expected one problem"
         )
-    first_us, second_us = _predicted_us(first), _predicted_us(second)
+    first_us, second_us = (each.predicted().runtime_us for each in (first, second))
     by_setting = _shapley(first, second)
     composed = sum(by_setting.values())
     left_us = second_us - first_us - composed
@@ -92,11 +99,6 @@ def difference(first: World, second: World) -> Difference:
 def _named(world: World) -> str:
     problem = world.problem
     return f"{problem.m}x{problem.n}x{problem.k} {problem.a_dtype.name}"
-
-
-def _predicted_us(world: World) -> float:
-    model = KernelModel(world.gpu, **world.options)
-    return float(model.predict_batch(batch_of([(world.problem, world.config)])).runtime_us[0])
 
 
 def _by_resource(first: World, second: World) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,31 +116,27 @@ def explain(
     """
     gpu, chosen = as_gpu(gpu), dict(options or {})
     asked = [parse_change(text) for text in what_if]
-    model = KernelModel(gpu, **chosen)
-    prediction = model.predict_batch(batch_of([(problem, config)])).row(0)
     world = World(problem=problem, config=config, gpu=gpu, options=chosen)
-    composed = world.composed()
+    prediction, composed = world.predicted(), world.composed()
     composed_us = float(composed.times.runtime_us)
     corrected = prediction.runtime_us / composed_us
     details = prediction.details
     places = details["tiles_per_wave"] * (details["full_waves"] + (details["last_wave_tiles"] > 0))
     tiles = details["full_waves"] * details["tiles_per_wave"] + details["last_wave_tiles"]
     order = family_of(config.kernel, gpu).tile_order
-    changes = [*asked, *_changes(world, composed)]
-    mechanisms = _mechanisms(world, composed, prediction.runtime_us)
     return Explanation(
         prediction=prediction,
         limiter=prediction.limiter,
         ties=tied(world, composed),
-        mechanisms=mechanisms,
+        mechanisms=_mechanisms(world, composed, prediction.runtime_us),
         busy=busy(composed, gpu, prediction.runtime_us),
         achieved=_achieved(composed, prediction.runtime_us),
         way_to_peak=way_to_peak(world, roof(composed), composed_us, prediction.runtime_us - composed_us),
         wave_occupancy=min(tiles / places, 1.0),
         tile_order=order.name,
         tile_scheduler=order.scheduler.name,
-        advice=_advice(world, model, prediction.runtime_us),
-        what_if=_answers(world, changes, prediction.runtime_us, corrected),
+        advice=_advice(world, prediction.runtime_us),
+        what_if=_answers(world, [*asked, *_changes(world, composed)], prediction.runtime_us, corrected),
     )
 
 
@@ -199,15 +194,8 @@ def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Me
         others = {other: UNLIMITED for other in LIMITERS if other != name}
         time_us = world.but(faster=others).composed_us()
         if time_us > WORTH_TELLING * runtime_us or shares[name] > WORTH_TELLING:
-            found.append(
-                Mechanism(
-                    name=name,
-                    time_us=time_us,
-                    share_of_runtime=time_us / runtime_us,
-                    elasticity=float(shares[name]),
-                    meaning=RESOURCES[name].meaning,
-                )
-            )
+            told = {"share_of_runtime": time_us / runtime_us, "elasticity": float(shares[name])}
+            found.append(Mechanism(name=name, time_us=time_us, meaning=RESOURCES[name].meaning, **told))
     return tuple(sorted(found, key=lambda each: -each.elasticity))
 
 
@@ -245,10 +233,9 @@ def _without_stage(name: str) -> Any:
     return lambda world: world.but(without=KIND_STAGES[name])
 
 
-def _advice(world: World, model: KernelModel, runtime_us: float) -> tuple[WhatIf, ...]:
+def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:
     """The best other value of each setting that a user can choose, where it saves something worth telling."""
-    settings: dict[str, list[KernelConfig]] = dict(_neighbours(world))
-    listed = [(name, config) for name, configs in settings.items() for config in configs]
+    listed = [(name, config) for name, configs in _neighbours(world) for config in configs]
     if not listed:
         return ()
     batch = batch_of([(world.problem, config) for _, config in listed])
@@ -256,6 +243,7 @@ def _advice(world: World, model: KernelModel, runtime_us: float) -> tuple[WhatIf
     good = [pair for pair, can in zip(listed, runs, strict=True) if can]
     if not good:
         return ()
+    model = KernelModel(world.gpu, **world.options)
     predicted = model.predict_batch(batch_of([(world.problem, config) for _, config in good]))
     best: dict[str, WhatIf] = {}
     for (name, config), time_us in zip(good, predicted.runtime_us.tolist(), strict=True):
@@ -292,4 +280,4 @@ def _words_of(name: str, config: KernelConfig) -> str:
 def limits(explanation: Explanation) -> str:
     """What limits a kernel, in words: ties are told as ties."""
     others = [name for name in explanation.ties if name != explanation.limiter]
-    return " and ".join(chain((explanation.limiter,), others))
+    return " and ".join([explanation.limiter, *others])

@@ -23,56 +23,61 @@ from gemm_model.kernels.registry import family_of
 class Count:
     """What a profiler counts of one kernel, and how far the model may be off."""
 
-    name: str
+    predicted: Callable[[Composed], float]
+    """What the model says of it; it has the count's name."""
     spread: str
     """Which of `config/numbers/counts.yaml`: the standard deviation of log(counted / predicted) without a fault."""
-    usually: str
-    """What usually makes it another than predicted."""
-    predicted: Callable[[Composed], float]
+
+    @property
+    def name(self) -> str:
+        return self.predicted.__name__
+
+    @property
+    def usually(self) -> str:
+        """What usually makes it another than predicted."""
+        return (self.predicted.__doc__ or "").removeprefix("Usual causes: ").rstrip(".")
 
 
-def _l2_read_bytes(found: Composed) -> float:
+def duration_us(found: Composed) -> float:
+    """Usual causes: another clock, other work on the card, or what is counted below."""
+    return float(found.times.runtime_us)
+
+
+def dram_read_bytes(found: Composed) -> float:
+    """Usual causes: operands that L2 held before the launch or lost during it, by the order of tiles."""
+    return float(found.times.traffic.dram_read_bytes)
+
+
+def l2_read_bytes(found: Composed) -> float:
+    """Usual causes: another tile, cluster or pitch of rows."""
     moved = found.times.traffic
     return float(moved.l2_load_bytes - moved.l2_store_bytes)
 
 
-def _smem_bytes(found: Composed) -> float:
+def l2_write_bytes(found: Composed) -> float:
+    """Usual causes: another type of the output, split sums or spilled registers."""
+    return float(found.times.traffic.l2_store_bytes)
+
+
+def smem_bytes_per_cta(found: Composed) -> float:
+    """Usual causes: another number of stages or a larger epilogue buffer."""
     resources = found.geometry.resources
     return float(resources.stage_bytes * resources.stages + resources.epilogue_bytes)
 
 
-def _ctas(found: Composed) -> float:
+def ctas(found: Composed) -> float:
+    """Usual causes: another tile, a split, or a grid that leaves SMs idle."""
     batch, schedule = found.geometry.batch, found.geometry.schedule
     return float(schedule.resident * batch.cluster_m * batch.cluster_n)
 
 
 COUNTS = (
-    Count(
-        "duration_us",
-        "time_spread",
-        "another clock, other work on the card, or what is counted below",
-        lambda found: float(found.times.runtime_us),
-    ),
-    Count(
-        "dram_read_bytes",
-        "dram_spread",
-        "operands that L2 held before the launch or lost during it, by the order of tiles",
-        lambda found: float(found.times.traffic.dram_read_bytes),
-    ),
-    Count("l2_read_bytes", "l2_read_spread", "another tile, cluster or pitch of rows", _l2_read_bytes),
-    Count(
-        "l2_write_bytes",
-        "l2_write_spread",
-        "another type of the output, split sums or spilled registers",
-        lambda found: float(found.times.traffic.l2_store_bytes),
-    ),
-    Count(
-        "smem_bytes_per_cta",
-        "smem_spread",
-        "another number of stages or a larger epilogue buffer",
-        _smem_bytes,
-    ),
-    Count("ctas", "ctas_spread", "another tile, a split, or a grid that leaves SMs idle", _ctas),
+    Count(duration_us, "time_spread"),
+    Count(dram_read_bytes, "dram_spread"),
+    Count(l2_read_bytes, "l2_read_spread"),
+    Count(l2_write_bytes, "l2_write_spread"),
+    Count(smem_bytes_per_cta, "smem_spread"),
+    Count(ctas, "ctas_spread"),
 )
 
 
@@ -80,9 +85,12 @@ COUNTS = (
 class Fault:
     """Something that makes a kernel slower than the one that was meant."""
 
-    name: str
     worlds: Callable[[World], Iterator[World]]
-    """The kernel with the fault in its degrees; none where the kernel cannot have it."""
+    """The kernel with the fault in its degrees; none where the kernel cannot have it. It has the fault's name."""
+
+    @property
+    def name(self) -> str:
+        return self.worlds.__name__
 
     @property
     def cause(self) -> str:
@@ -100,66 +108,59 @@ class Suspect:
     runtime_us: float
 
 
-def _shorter_ring(world: World) -> Iterator[World]:
+def half_stages(world: World) -> Iterator[World]:
     """The ring has fewer stages: a larger epilogue buffer, a StageCount or num_stages that is set."""
     own = int(world.composed().geometry.resources.stages)
     for stages in range(2, own):
         yield replace(world, config=replace(world.config, stages=stages))
 
 
-def _no_multicast(world: World) -> Iterator[World]:
+def no_multicast(world: World) -> Iterator[World]:
     """Each CTA loads its operands itself: a cluster of one, or a grid that no cluster divides."""
     if world.config.ctas_per_cluster > 1:
         yield replace(world, config=replace(world.config, cluster_m=1, cluster_n=1))
 
 
-def _other_raster(world: World) -> Iterator[World]:
+def bad_raster(world: World) -> Iterator[World]:
     """Neighbouring tiles share too little in L2: no swizzle, or a raster along the long extent."""
     for swizzle in (1, 2):
         if swizzle < world.config.swizzle:
             yield replace(world, config=replace(world.config, swizzle=swizzle))
 
 
-def _odd_pitch(world: World) -> Iterator[World]:
+def odd_pitch(world: World) -> Iterator[World]:
     """Rows start off 128-byte lines: a K or N that is no multiple of 64 elements of 16 bits."""
     elements = 128 // world.problem.a_dtype.bits
     yield replace(world, problem=replace(world.problem, k=world.problem.k + elements))
 
 
-def _spills(world: World) -> Iterator[World]:
+def spills(world: World) -> Iterator[World]:
     """Sums are promoted each k tile, whose second set of registers spills: fast_accum is off."""
     slow_sums = family_of(world.config.kernel, world.gpu).space.slow_sums
     if slow_sums and world.config.fast_accum and world.problem.a_dtype.bits == 8:
         yield replace(world, config=replace(world.config, fast_accum=False))
 
 
-def _fewer_sms(world: World) -> Iterator[World]:
+def half_sms(world: World) -> Iterator[World]:
     """The grid leaves SMs idle: a persistent grid of fewer CTAs, SMs that another kernel holds."""
     for share in (2, 4):
         yield replace(world, gpu=with_sms(world.gpu, world.gpu.sm_count // share))
 
 
-def _cold_l2(world: World) -> Iterator[World]:
+def cold_l2(world: World) -> Iterator[World]:
     """Operands come from DRAM: other kernels, or a cache flush, ran in between."""
     if world.options.get("l2") == WARM:
         yield replace(world, options={**world.options, "l2": COLD})
 
 
-def _wide_output(world: World) -> Iterator[World]:
+def slow_epilogue(world: World) -> Iterator[World]:
     """Outputs take longer to store: a wider type, work that is fused into the epilogue."""
     if world.problem.out_dtype.bits < 32:
         yield replace(world, problem=replace(world.problem, out_dtype=element_type("fp32")))
 
 
-FAULTS = (
-    Fault("half_stages", _shorter_ring),
-    Fault("no_multicast", _no_multicast),
-    Fault("bad_raster", _other_raster),
-    Fault("odd_pitch", _odd_pitch),
-    Fault("spills", _spills),
-    Fault("half_sms", _fewer_sms),
-    Fault("cold_l2", _cold_l2),
-    Fault("slow_epilogue", _wide_output),
+FAULTS = tuple(
+    map(Fault, (half_stages, no_multicast, bad_raster, odd_pitch, spills, half_sms, cold_l2, slow_epilogue))
 )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gemm_model.core.batch import batch_of
 from gemm_model.core.prediction import Prediction
-from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.mechanisms import CLOCK, NUMBERS
 
@@ -55,9 +53,8 @@ def beside_measured(world: World, measured_us: float) -> Measured:
 
     Raises InputError for a kernel that cannot run.
     """
-    batch = batch_of([(world.problem, world.config)])
-    prediction = KernelModel(world.gpu, **world.options).predict_batch(batch).row(0)
-    composed, faster = world.composed(), parse_change(f"clock x{FASTER_CLOCK}").made(world)
+    prediction, composed = world.predicted(), world.composed()
+    faster = parse_change(f"clock x{FASTER_CLOCK}").made(world)
     clock = (float(composed.times.runtime_us) / faster.composed_us() - 1.0) / (FASTER_CLOCK - 1.0)
     shares, moved = {**composed.elasticities(), CLOCK: clock}, _moved_by_intervals(world)
     longer = measured_us / prediction.runtime_us - 1.0
@@ -66,11 +63,8 @@ def beside_measured(world: World, measured_us: float) -> Measured:
         share, by_intervals = float(shares.get(name, 0.0)), moved.get(name, 0.0)
         if max(share, by_intervals) > WORTH_TELLING:
             slowdown = 1.0 + longer / share if share > 0.0 else 0.0
-            found = {
-                "elasticity": share if name in shares else None,
-                "slowdown": slowdown if slowdown > 0.0 else None,
-            }
-            causes.append(Cause(name=name, interval_us=by_intervals * prediction.runtime_us, **found))
+            told = {"elasticity": shares.get(name), "slowdown": slowdown if slowdown > 0.0 else None}
+            causes.append(Cause(name=name, interval_us=by_intervals * prediction.runtime_us, **told))
     causes.sort(key=lambda each: (-(each.elasticity or 0.0), -each.interval_us))
     return Measured(measured_us=measured_us, prediction=prediction, causes=tuple(causes))
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gemm_model.classic_models.throughput import flop_per_clk_of
-from gemm_model.core.batch import GemmBatch, numbers_of
+from gemm_model.core.batch import GemmBatch, batch_of, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.kernel import geometry_of
@@ -27,13 +28,7 @@ from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.residual import OFF
 from gemm_model.kernels.feasibility import resources_of
-from gemm_model.kernels.mechanisms import (
-    CLOCK,
-    CLOCK_MECHANISMS,
-    MECHANISM_NAMES,
-    RESOURCES,
-    TENSOR,
-)
+from gemm_model.kernels.mechanisms import CLOCK, CLOCK_MECHANISMS, MECHANISM_NAMES, RESOURCES, TENSOR
 from gemm_model.kernels.registry import family_at
 
 UNLIMITED = 1e9
@@ -57,6 +52,11 @@ class World:
     """How many times as fast resources are."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Numbers by full name that have other values."""
+
+    def predicted(self) -> Prediction:
+        """What `KernelModel` says of the kernel as it is. Raises InputError for one that cannot run."""
+        model = KernelModel(self.gpu, **self.options)
+        return model.predict_batch(batch_of([(self.problem, self.config)])).row(0)
 
     def composed(self) -> Composed:
         """The times of this world, before a residual. Raises InputError for a type that the GPU lacks."""
@@ -141,12 +141,8 @@ def parse_change(text: str) -> Change:
     if name == "l2":
         if second not in L2_STATES:
             raise InputError(f"what-if {text!r}; expected l2 to be one of {', '.join(L2_STATES)}, or 'l2 x2'")
-        return Change(words=text, made=lambda world: _with_option(world, "l2", second))
+        return Change(words=text, made=lambda world: replace(world, options={**world.options, "l2": second}))
     return Change(words=text, made=_set(name, second, text))
-
-
-def _with_option(world: World, name: str, value: Any) -> World:
-    return replace(world, options={**world.options, name: value})
 
 
 def _number(text: str, word: str) -> float:

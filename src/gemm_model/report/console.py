@@ -88,6 +88,12 @@ def kernel_title(kernel: Mapping[str, Any]) -> str:
     return f"ATTENTION {' '.join(given)}{tile}"
 
 
+def change_rows(found: Sequence[WhatIf]) -> list[dict[str, Any]]:
+    """What-ifs as fields of a result."""
+    told = [(each.change, each.runtime_us, each.relative) for each in found]
+    return [dict(zip(("change", "predicted_us", "relative"), each, strict=True)) for each in told]
+
+
 def changes(found: Sequence[WhatIf]) -> str:
     """A table of what-ifs, with what each saves of the runtime."""
     rows = [(each.change, each.runtime_us, f"{1 - each.relative:+.1%}") for each in found]

@@ -28,11 +28,7 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
         subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
         f"{kernel_name(ranking.best.candidate)}",
         facts=ranking_facts(ranking),
-        figures=[
-            ranking_figure(ranking),
-            tile_map(ranking),
-            *_of_kernel(problem, explanation, ranking.gpu),
-        ],
+        figures=[ranking_figure(ranking), tile_map(ranking), *_of_kernel(problem, explanation, ranking.gpu)],
         listings=[ranking_list(ranking)],
         notes=prediction.caveats,
     )
@@ -72,11 +68,7 @@ def difference_page(problem: GemmProblem, found: Difference, first: str, second:
                 title="Where the difference comes from",
                 note="In us that add up, by setting (the mean over the orders of changing them) and by resource.",
                 header=("by", "name", "added us"),
-                rows=[
-                    (by, name, f"{added_us:+.4g}")
-                    for by, added in parts.items()
-                    for name, added_us in sorted(added.items(), key=lambda part: -abs(part[1]))
-                ],
+                rows=[(by, name, f"{added_us:+.4g}") for by, name, added_us in found.rows],
             )
         ],
     )
