@@ -12,7 +12,6 @@ DEVICE_CODE = {
 }
 """What a GPU runs, and the entry that compiles it."""
 TO_BE_SPLIT = {
-    "src/gemm_model/attention/model.py": {"_prediction", "times_at"},
     "src/gemm_model/calibration/fit.py": {"fit"},
     "src/gemm_model/calibration/run.py": {"calibrate", "extend"},
     "src/gemm_model/choice/portfolio.py": {"choose_portfolio"},

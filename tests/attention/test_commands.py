@@ -20,18 +20,8 @@ def _json(capsys, *words):
 
 def test_predict_tells_the_problem_and_the_resolved_kernel(capsys):
     found = _json(capsys, "predict", "--attention", PREFILL)["result"]
-    assert found["problem"] == {
-        "batch": 1,
-        "heads": 32,
-        "kv_heads": 8,
-        "seq_q": 4096,
-        "seq_kv": 4096,
-        "head_dim": 128,
-        "head_dim_v": 128,
-        "window": 0,
-        "causal": 1,
-        "in_dtype": "bf16",
-    }
+    sizes = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 4096, "seq_kv": 4096, "head_dim": 128}
+    assert found["problem"] == {**sizes, "head_dim_v": 128, "window": 0, "causal": 1, "in_dtype": "bf16"}
     assert (found["kernel"]["tile_m"], found["kernel"]["pack_gqa"]) == (128, 1)
     assert found["prediction"]["predicted_us"] > 100.0
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from gemm_model.attention.choice import emit_attention, rank_attention, splits_t
 from gemm_model.attention.explanation import explain_attention
 from gemm_model.attention.kernels import resolved
 from gemm_model.attention.model import AttentionModel
+from gemm_model.core.attention import KERNELS
 from gemm_model.core.gpu import load_gpu
 
 GPU = load_gpu("h200")
@@ -187,20 +189,10 @@ def test_blackwell_is_bound_by_exponentials_unless_fmas_compute_some():
 
 
 def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "batch": [1, 2, 1],
-            "heads": [32, 32, 8],
-            "kv_heads": [8, "", 8],
-            "seq_q": [4096, 1, 0],
-            "seq_kv": [4096, 8192, 100],
-            "head_dim": [128, 64, 128],
-            "causal": [1, 0, 0],
-            "tile_m": [128, "", ""],
-            "tile_n": [96, "", ""],
-            "runtime_us": [200.0, 40.0, 1.0],
-        }
-    )
+    sizes = {"batch": [1, 2, 1], "heads": [32, 32, 8], "kv_heads": [8, "", 8], "seq_q": [4096, 1, 0]}
+    sizes |= {"seq_kv": [4096, 8192, 100], "head_dim": [128, 64, 128], "causal": [1, 0, 0]}
+    tiles = {"tile_m": [128, "", ""], "tile_n": [96, "", ""]}
+    frame = pd.DataFrame({**sizes, **tiles, "runtime_us": [200.0, 40.0, 1.0]})
     found = predict_table(frame, "h200")
     assert found["predicted_us"].iloc[0] == pytest.approx(
         _us("causal heads=32 kv_heads=8 seq_q=4096 head_dim=128", "flash_attention tile=128x96")
@@ -228,13 +220,22 @@ def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
     assert predict_table(types, "b200_sxm")["predicted_us"].tolist() == pytest.approx(each, rel=1e-12)
 
 
+def test_kernels_of_a_table_take_the_time_that_each_takes_alone():
+    words = "batch={} heads=16 kv_heads=4 seq_q={} seq_kv={} head_dim=64"
+    sizes = [(batch, queries, keys) for batch in (1, 9) for queries in (1, 2, 700) for keys in (700, 9000)]
+    kernels = [
+        (AttentionProblem.parse(f"{mask} {words.format(*each)}"), AttentionConfig(kernel=kernel))
+        for mask, each, kernel in product(("full", "causal"), sizes, KERNELS)
+    ]
+    alone = [AttentionModel(GPU).predict([kernel]).runtime_us[0] for kernel in kernels]
+    assert AttentionModel(GPU).predict(kernels).runtime_us.tolist() == pytest.approx(alone, rel=1e-12)
+
+
 def test_a_thousand_rows_take_a_fraction_of_a_second():
     from time import process_time
 
-    lengths = [256 + 16 * row for row in range(1000)]
-    frame = pd.DataFrame(
-        {"heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1, "seq_q": lengths, "seq_kv": lengths}
-    )
+    sizes = {"heads": 32, "kv_heads": 8, "head_dim": 128, "causal": 1}
+    frame = pd.DataFrame({**sizes, "seq_q": range(256, 16256, 16)})
     predict_table(frame.head(10), "h200")
     started = process_time()
     found = predict_table(frame, "h200")

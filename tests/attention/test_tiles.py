@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemm_model.attention.batch import batch_of
-from gemm_model.attention.tiles import block_of_tile, busiest_sm, key_blocks, query_blocks, tile_count
+from gemm_model.attention.tiles import TileOrder, busiest_sm, key_blocks, query_blocks, tile_count
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.gpu import load_gpu
 
@@ -15,6 +15,11 @@ GPU = load_gpu("h200")
 
 def _batch(words, config="flash_attention tile=128x128"):
     return batch_of([(AttentionProblem.parse(words), AttentionConfig.parse(config))], GPU)
+
+
+def _block_of(batch, tiles):
+    order = TileOrder(batch)
+    return order.block_of(order.run_of(tiles))[0]
 
 
 def _blocks_by_hand(problem, tile_m, tile_n, packed, block):
@@ -50,14 +55,14 @@ def test_key_blocks_of_every_tile(words):
 
 def test_longest_first_goes_from_the_last_query_block_to_the_first():
     batch = _batch("causal heads=2 seq_q=512 head_dim=128")
-    order = block_of_tile(batch, np.arange(8, dtype=float)[:, None])[:, 0]
+    order = _block_of(batch, np.arange(8, dtype=float)[:, None])[:, 0]
     assert order.tolist() == [3, 3, 2, 2, 1, 1, 0, 0]  # both heads' K and V fit into L2: they take turns
 
 
 def test_heads_that_do_not_fit_into_l2_together_follow_each_other():
     # K and V of a head hold 131072 x 256 x 2 bytes, 64 MB.
     batch = _batch("causal heads=2 seq_q=256 seq_kv=131072 head_dim=128")
-    order = block_of_tile(batch, np.arange(4, dtype=float)[:, None])[:, 0]
+    order = _block_of(batch, np.arange(4, dtype=float)[:, None])[:, 0]
     assert order.tolist() == [1, 0, 1, 0]
 
 
@@ -75,7 +80,7 @@ def test_the_busiest_sm_is_that_of_dealing_tiles_one_by_one(seq_q, order):
     batch = _batch(f"causal heads=16 seq_q={seq_q} head_dim=128", config)
     tiles = tile_count(batch)
     numbers = np.arange(int(tiles[0]), dtype=float)[:, None]
-    times = 100.0 + 10.0 * key_blocks(batch, block_of_tile(batch, numbers))
+    times = 100.0 + 10.0 * key_blocks(batch, _block_of(batch, numbers))
     found = busiest_sm(
         batch, tiles, 132, times.mean(axis=0), lambda rows, blocks: 100.0 + 10.0 * blocks + 0.0 * rows
     )

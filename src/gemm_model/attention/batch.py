@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from gemm_model.attention.kernels import CTAS_AN_SM, kernel_of, refusal, resolved
+from gemm_model.attention.kernels import CTAS_AN_SM, kernel_of, read_by_rules, refusal, resolved
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
@@ -26,10 +25,10 @@ class AttentionBatch:
 
     owner: IntArray
     sequences: FloatArray
-    heads: FloatArray
-    kv_heads: FloatArray
     seq_q: FloatArray
     seq_kv: FloatArray
+    heads: FloatArray
+    kv_heads: FloatArray
     head_dim: FloatArray
     head_dim_v: FloatArray
     element_bytes: FloatArray
@@ -66,6 +65,11 @@ class AttentionBatch:
         return AttentionBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
 
     @property
+    def apart(self) -> BoolArray:
+        """Whether the groups of an SM are CTAs with one slot a ring."""
+        return np.asarray((self.stages == 1) & ~self.turns)
+
+    @property
     def packed(self) -> FloatArray:
         """Query heads that share the rows of one tile."""
         return np.where(self.pack_gqa, self.heads / self.kv_heads, 1.0)
@@ -73,30 +77,39 @@ class AttentionBatch:
 
 def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
     """The columns of kernels; raises RefusedKernelError for those that cannot run."""
-    rows_of = lru_cache(maxsize=None)(partial(_rows_of, gpu=gpu))
-    rows: list[tuple[Any, ...]] = []
-    refused: list[RefusedKernelError] = []
+    kinds: dict[tuple[object, ...], list[int]] = {}
     for owner, kernel in enumerate(kernels):
+        kinds.setdefault(read_by_rules(*kernel), []).append(owner)
+    columns, refused = [], []
+    kind_of = np.empty(len(kernels), dtype=np.int64)
+    for kind, owners in enumerate(kinds.values()):
+        kind_of[owners] = kind
         try:
-            rows.extend((owner, *row) for row in rows_of(*kernel))
+            columns.append(_columns_of(*kernels[owners[0]], gpu))
         except InputError as error:
-            refused.append(RefusedKernelError([owner], str(error)))
+            refused.append(RefusedKernelError(owners, str(error)))
     refuse_all(refused)
-    columns = zip(*rows, strict=True)
-    kinds = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
-    cells = zip(fields(AttentionBatch), columns, strict=True)
-    return AttentionBatch(**{spec.name: np.array(each, kinds[str(spec.type)]) for spec, each in cells})
+    rows = [
+        (owner, 1 if problem.lengths else problem.batch, *lengths)
+        for owner, (problem, _) in enumerate(kernels)
+        for lengths in problem.sequences
+    ]
+    own = np.array(rows).T
+    cells = zip(fields(AttentionBatch), (*own, *np.array(columns)[kind_of[own[0]]].T), strict=True)
+    types = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
+    return AttentionBatch(**{spec.name: each.astype(types[str(spec.type)]) for spec, each in cells})
 
 
-def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> list[tuple[Any, ...]]:
-    """Values of the columns after `owner`, a row for each sequence length; raises InputError if it cannot run."""
+def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> tuple[Any, ...]:
+    """Values of the columns after `seq_kv`; raises InputError if the kernel cannot run."""
     config = resolved(problem, config, gpu)
     if (reason := refusal(problem, config, gpu)) is not None:
         raise InputError(reason)
     kernel = kernel_of(config, gpu)
     paged = kernel.turns and problem.page_size > 0
-    columns = (
-        *(problem.head_dim, problem.head_dim_v, problem.element_bytes, problem.causal, problem.window),
+    return (
+        *(problem.heads, problem.kv_heads, problem.head_dim, problem.head_dim_v, problem.element_bytes),
+        *(problem.causal, problem.window),
         *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
         *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
         *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
@@ -105,5 +118,3 @@ def _rows_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
         kernel.combine_latencies,
     )
-    lead = (1 if problem.lengths else problem.batch, problem.heads, problem.kv_heads)
-    return [(*lead, seq_q, seq_kv, *columns) for seq_q, seq_kv in problem.sequences]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch, batch_of
-from gemm_model.attention.error_bands import MOST_DECODED, error_bands
 from gemm_model.attention.kernels import MMA_DEPTH
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.attention.tiles import (
     busiest_sm,
     masked_blocks,
-    mean_over_tiles,
     of_lengths,
     query_blocks,
+    sampled_blocks,
     tile_count,
 )
-from gemm_model.config.numbers import Numbers, room_numbers
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
-from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.config import read_yaml_mapping
+from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
+from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
@@ -33,6 +33,7 @@ from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.traffic import merged_share
 
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
+BOUNDS = tuple(f"{name.lower().replace(' ', '_')}_us" for name in LIMITERS)
 BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
@@ -41,6 +42,8 @@ EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
 """Steps of the search for the clock [steps]; all kernels; chosen: more change less than 0.1 %."""
+MOST_DECODED = 256
+"""Most queries of a sequence in a decode step [1]; error bands; chosen: more queries have prefill's band."""
 PARTIAL_BYTES = 4.0
 """Bytes to write and read one element of a partial O [B]; split keys; twice 16 bits."""
 
@@ -54,6 +57,8 @@ class Demand:
     numbers: Numbers
     groups: FloatArray
     """Number of consumer groups that share an SM."""
+    pipelines: list[tuple[list[int], IntArray]]
+    """Groups, slots of a ring and overlap of each pipeline, and its rows."""
     qk: FloatArray
     pv: FloatArray
     softmax: FloatArray
@@ -76,6 +81,10 @@ class Demand:
     """Units of work of an SM: one CTA, or the CTAs that share an SM."""
     starts: FloatArray
     """CTAs that start for each unit of work [1]."""
+    sampled: tuple[FloatArray, FloatArray]
+    """Key blocks of sampled tiles, and those that a mask's edge crosses; shape (samples, rows)."""
+    weights: FloatArray
+    """Weights of the samples in a mean [1]."""
     mean_blocks: FloatArray
     l2_bytes: FloatArray
     """Bytes that all SMs request from L2."""
@@ -95,11 +104,6 @@ class Demand:
         """Time in which L2 serves all requests."""
         return np.asarray(self.l2_bytes * (1.0 - self.merged) / self.silicon.l2_bytes_per_us)
 
-    @property
-    def apart(self) -> BoolArray:
-        """Whether the groups of an SM are CTAs with one slot a ring."""
-        return np.asarray((self.batch.stages == 1) & ~self.batch.turns)
-
 
 def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Demand:
     """The demand of kernels, from their tiles and the card's instruction rates."""
@@ -112,27 +116,28 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
     # A kernel that is compiled for few head sizes has one for both.
     dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
-    mean_blocks = mean_over_tiles(batch, lambda blocks: blocks)
+    sampled, weights = sampled_blocks(batch)
+    mean_blocks = (sampled * weights).sum(axis=0)
     loaders = np.where(batch.turns, 1.0, groups)
     through_smem_clk = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
     through_smem_clk /= silicon.gpu.smem_bytes_per_clk_per_sm
     traffic = _traffic(batch, silicon, ctas * mean_blocks)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
-    pv_rows = np.where(batch.from_registers, 0.0, rows)
-    pv_bytes = batch.tile_n * (pv_rows + batch.readers * dim_v) * batch.element_bytes
+    pv_rows = np.where(batch.from_registers, 0.0, rows) + batch.readers * dim_v
     # FMAs compute emulated exponentials in parallel with the special function units.
     special = (1.0 - batch.emulated) / numbers.exponentials_per_clk
     exponential = np.maximum(special, batch.emulated * EMULATION_SLOTS / LANES)
-    tiles = np.ceil(ctas / np.where(batch.turns, 1.0, groups))
+    tiles = np.ceil(ctas / loaders)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
     return Demand(
         batch=batch,
         silicon=silicon,
         numbers=numbers,
         groups=groups,
+        pipelines=_pipelines(batch, groups),
         qk=silicon.drain_clk + product_clk((rows, batch.tile_n, dim), qk_bytes),
-        pv=product_clk((rows, dim_v, batch.tile_n), pv_bytes),
+        pv=product_clk((rows, dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
         softmax=silicon.round_trip_clk + 0.0 * scores,
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
@@ -145,11 +150,20 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
         tiles=tiles,
         starts=np.where(batch.persistent, once, 1.0),
+        sampled=(sampled, masked_blocks(batch, sampled)),
+        weights=weights,
         mean_blocks=mean_blocks,
         **traffic,
     )
 
 
+def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int], IntArray]]:
+    kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap]).astype(np.int64)
+    found, kind_of_row = np.unique(kinds, axis=1, return_inverse=True)
+    return [(kind, np.flatnonzero(kind_of_row == place)) for place, kind in enumerate(found.T.tolist())]
+
+
+_Total = Callable[[FloatArray], FloatArray]
 _Extent = tuple[FloatArray, FloatArray, FloatArray]
 
 
@@ -220,30 +234,23 @@ class Times:
     """Time of a tile before its first load and after its last product."""
     masked: FloatArray
 
-    def tile_clk(self, batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
-        """Time of a tile of `blocks` key blocks [clk]; the last axis of `blocks` is that of the batch."""
+    def tile_clk(self, blocks: FloatArray, masked: FloatArray) -> FloatArray:
+        """Time of a tile of `blocks` key blocks, of which `masked` are [clk]; the last axis is of the kernels."""
         known = np.clip(blocks, 1.0, BLOCKS_SIMULATED).astype(np.int64) - 1
         first = np.take_along_axis(self.ends, known, axis=0)
         more = np.maximum(blocks - BLOCKS_SIMULATED, 0.0) * self.period
-        clk = first + more + masked_blocks(batch, blocks) * self.masked
+        clk = first + more + masked * self.masked
         return np.asarray(np.where(blocks > 0, clk, 0.0) + self.outside)
-
-    def mean_clk(self, batch: AttentionBatch) -> FloatArray:
-        """Time of the mean tile [clk]."""
-        return mean_over_tiles(batch, lambda blocks: self.tile_clk(batch, blocks))
-
-    def some(self, rows: IntArray) -> Times:
-        return Times(**{name: getattr(self, name)[..., rows] for name in Times.__slots__})
 
 
 def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> StageTimes:
     """The times of the stages of a key block at a clock; `at_work` SMs share L2 and DRAM."""
-    silicon = demand.silicon
+    batch, silicon = demand.batch, demand.silicon
     # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
     hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
-    load_clk = np.where(demand.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
+    load_clk = np.where(batch.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
     copied_clk = 1.0 / demand.numbers.copy_bytes_per_clk / demand.groups
-    load_clk = np.where(demand.batch.turns, load_clk, np.maximum(load_clk, copied_clk))
+    load_clk = np.where(batch.turns, load_clk, np.maximum(load_clk, copied_clk))
     return StageTimes(
         load_k=load_clk * demand.k_bytes,
         load_v=load_clk * demand.v_bytes,
@@ -264,14 +271,11 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
     """The times of each kernel's tiles at a clock; `at_work` SMs share L2 and DRAM."""
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     clk_per_byte = partial(_clk_per_byte, demand, sm_clk_mhz, at_work)
-    apart, stages = demand.apart, stages_at(demand, sm_clk_mhz, at_work)
+    apart, stages = batch.apart, stages_at(demand, sm_clk_mhz, at_work)
     ends = np.empty((BLOCKS_SIMULATED, len(batch)))
-    kinds = np.stack([np.where(apart, 1.0, demand.groups), batch.stages, batch.overlap])
-    for kind in np.unique(kinds, axis=1).T:
-        groups, rings, overlap = kind
-        rows = np.flatnonzero((kinds == kind[:, None]).all(axis=0))
+    for (groups, rings, overlap), rows in demand.pipelines:
         some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
-        shape = {"groups": int(groups), "stages": int(rings), "blocks": BLOCKS_SIMULATED}
+        shape = {"groups": groups, "stages": rings, "blocks": BLOCKS_SIMULATED}
         ends[:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
     store = demand.store_bytes / numbers.store_bytes_per_clk
     period = (ends[-1] - ends[-3]) / 2.0
@@ -307,17 +311,19 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
     sharers = (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
     full, tail, alone = (times_at(demand, clock, each) for each in sharers)
-    mean = full.mean_clk(batch)
+    sampled = (each.tile_clk(*demand.sampled) * demand.weights for each in (full, alone, tail))
+    mean, alone_clk, tail_clk = (each.sum(axis=0) for each in sampled)
     device = np.maximum(demand.l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
-    apart = np.asarray(smooth_maximum(alone.mean_clk(batch), device_clk, demand.numbers.overlap_order))
+    apart = np.asarray(smooth_maximum(alone_clk, device_clk, demand.numbers.overlap_order))
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
 
     def tile_clk(rows: IntArray, blocks: FloatArray) -> FloatArray:
-        return full.some(rows).tile_clk(batch[rows], blocks)
+        some = Times(**{name: getattr(full, name)[..., rows] for name in Times.__slots__})
+        return some.tile_clk(blocks, masked_blocks(batch[rows], blocks))
 
     last = share * busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
-    quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail.mean_clk(batch), 0.0), 0.0)
+    quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail_clk, 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
     dealt = of_lengths(batch, sms, tile_clk)
     last = np.where(dealt > 0.0, share * dealt, last)
@@ -362,7 +368,8 @@ class AttentionModel:
         sms = self.gpu.sm_count
         for _ in range(CLOCK_STEPS):
             times = times_at(demand, clock, np.minimum(demand.tiles, sms))
-            mean = times.tile_clk(batch, demand.mean_blocks[None, :])[0]
+            blocks = demand.mean_blocks[None, :]
+            mean = times.tile_clk(blocks, masked_blocks(batch, blocks))[0]
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)
 
@@ -383,30 +390,29 @@ class AttentionModel:
         batch, silicon = demand.batch, demand.silicon
         times, mean_clk, last_clk = work_of_sms(demand, clock)
         sms = self.gpu.sm_count
-        per_kernel = _Totals(batch)
-        even_us = per_kernel.sums(demand.tiles * mean_clk / clock) / sms
-        dram_us = per_kernel.sums(demand.dram_bytes) / silicon.dram_bytes_per_us
-        tiles_us = np.maximum(per_kernel.most(last_clk / clock), dram_us)
-        outside_us = np.minimum(per_kernel.sums(demand.tiles * times.outside / clock) / sms, tiles_us)
-        tiles = per_kernel.sums(demand.tiles)
+        # Sums and maxima over the rows of each kernel, which follow each other.
+        first = np.searchsorted(batch.owner, np.unique(batch.owner))
+        sums, most = (partial(unit.reduceat, indices=first) for unit in (np.add, np.maximum))
+        even_us = sums(demand.tiles * mean_clk / clock) / sms
+        dram_us = sums(demand.dram_bytes) / silicon.dram_bytes_per_us
+        tiles_us = np.maximum(most(last_clk / clock), dram_us)
+        outside_us = np.minimum(sums(demand.tiles * times.outside / clock) / sms, tiles_us)
+        tiles = sums(demand.tiles)
         work = tiles > 0
-        split = per_kernel.most(batch.splits) > 1
-        combine_us = np.where(split, self._combine_us(batch, silicon, per_kernel), 0.0)
-        memsets = batch.persistent * self.numbers.memset_share
-        launch_us = work * silicon.launch_us * (1.0 + per_kernel.most(memsets))
+        combine_us = np.where(most(batch.splits) > 1, _combine_us(batch, silicon, sums, most), 0.0)
+        launch_us = work * silicon.launch_us * (1.0 + most(batch.persistent * self.numbers.memset_share))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
         bounds = (
-            per_kernel.sums(blocks * demand.groups * (demand.qk + demand.pv)),
-            per_kernel.sums(blocks * demand.groups * demand.exponentials),
-            per_kernel.sums(blocks * _chain(demand)),
-            per_kernel.sums(demand.l2_us),
+            sums(blocks * demand.groups * (demand.qk + demand.pv)),
+            sums(blocks * demand.groups * demand.exponentials),
+            sums(blocks * _chain(demand)),
+            sums(demand.l2_us),
             dram_us,
             launch_us + combine_us,
         )
-        runtime_us = np.where(work, launch_us + tiles_us + combine_us, 0.0)
         bands = error_bands(self.gpu.name)
         return BatchPrediction(
-            runtime_us=runtime_us,
+            runtime_us=np.where(work, launch_us + tiles_us + combine_us, 0.0),
             limiter=limiting(LIMITERS, bounds),
             limiter_names=LIMITERS,
             phases_us={
@@ -417,29 +423,24 @@ class AttentionModel:
                 "combine": combine_us * work,
             },
             details={
-                "sm_clk_mhz": per_kernel.most(clock),
+                "sm_clk_mhz": most(clock),
                 "tiles": tiles,
-                "mean_key_blocks": per_kernel.sums(demand.tiles * demand.mean_blocks)
-                / np.maximum(tiles, 1.0),
-                "block_clk": per_kernel.most(times.period),
-                **dict(
-                    zip((f"{name.lower().replace(' ', '_')}_us" for name in LIMITERS), bounds, strict=True)
-                ),
+                "mean_key_blocks": sums(demand.tiles * demand.mean_blocks) / np.maximum(tiles, 1.0),
+                "block_clk": most(times.period),
+                **dict(zip(BOUNDS, bounds, strict=True)),
             },
-            bytes_by_level={
-                "dram": per_kernel.sums(demand.dram_bytes),
-                "l2": per_kernel.sums(demand.l2_bytes),
-            },
+            bytes_by_level={"dram": sums(demand.dram_bytes), "l2": sums(demand.l2_bytes)},
             caveats=self.gpu.caveats,
-            error_band=per_kernel.most(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)]),
+            error_band=most(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)]),
         )
 
-    def _combine_us(self, batch: AttentionBatch, silicon: Silicon, per_kernel: _Totals) -> FloatArray:
-        """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
-        parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-        waits_clk = batch.combine_latencies * batch.splits * silicon.l2_latency_clk
-        read_us = per_kernel.sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
-        return silicon.launch_us + read_us + per_kernel.most(waits_clk / silicon.gpu.sm_clk_mhz)
+
+def _combine_us(batch: AttentionBatch, silicon: Silicon, sums: _Total, most: _Total) -> FloatArray:
+    """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
+    parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
+    waits_clk = batch.combine_latencies * batch.splits * silicon.l2_latency_clk
+    read_us = sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
+    return np.asarray(silicon.launch_us + read_us + most(waits_clk / silicon.gpu.sm_clk_mhz))
 
 
 def _chain(demand: Demand) -> FloatArray:
@@ -449,14 +450,15 @@ def _chain(demand: Demand) -> FloatArray:
     return demand.qk + hidden + demand.correction
 
 
-class _Totals:
-    """Sums and maxima over the rows of each kernel, which follow each other."""
-
-    def __init__(self, batch: AttentionBatch) -> None:
-        first = np.searchsorted(batch.owner, np.unique(batch.owner))
-        self.sums, self.most = (partial(unit.reduceat, indices=first) for unit in (np.add, np.maximum))
-
-
 def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:
     """The model in the regime of a verb's options: only 'sustained' differs from single launches."""
     return AttentionModel(gpu, settled=options.get("regime") == SUSTAINED)
+
+
+@cache
+def error_bands(gpu: str) -> FloatArray:
+    """Relative error of 90 % of measurements, of each of KERNELS in decode and prefill [1]; NaN where none is."""
+    found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
+    known = found["error_band"] if gpu == found["measured_on"] else {}
+    kinds = ("decode", "prefill")
+    return np.array([[known.get(name, {}).get(kind, np.nan) for kind in kinds] for name in KERNELS])

@@ -65,9 +65,9 @@ class Silicon:
 
 
 @lru_cache(maxsize=64)
-def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
-    gpu, math_kind = gpu_key
-    gpu.flop_per_us(math_kind)  # raises InputError where the GPU lacks the type
+def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
+    """The card's numbers for a rate class; raises InputError if the GPU lacks it."""
+    gpu.flop_per_us(math_kind)  # raises
     family = family_of(SHARED_FAMILY.get(gpu.kernel_architecture, "auto"), gpu)
     calibration, _ = calibration_for(gpu, family.name)
     numbers = calibration.numbers_on(gpu, math_kind, family)
@@ -90,8 +90,3 @@ def _silicon(gpu_key: tuple[GpuSpec, str]) -> Silicon:
         clock=numbers.clock,
         power=numbers.power,
     )
-
-
-def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
-    """The card's numbers for a rate class; raises InputError if the GPU lacks it."""
-    return _silicon((gpu, math_kind))

@@ -14,6 +14,7 @@ from gemm_model.core.batch import FloatArray, IntArray
 
 TileClk = Callable[[IntArray, FloatArray], FloatArray]
 """Times of tiles [clk] of some rows from their key blocks."""
+_Clk = Callable[[FloatArray], FloatArray]
 SAMPLED = 64
 """Query blocks sampled for the mean work of a sequence [blocks]; all masks; chosen: evenly spaced."""
 ROUNDS = 6
@@ -22,6 +23,8 @@ SHORT_SHARE = 0.6
 """Longest last tile that fills gaps, over the longest tile [1]; longest first; chosen."""
 LATE_SHARE = 0.6
 """Delay of the last SM over the longest tile's time [1]; in order; 200 grids dealt one by one."""
+MOST_COUNTED = 2.0**50
+"""Tiles that are dealt one by one at the end [tiles]; all masks; float64 counts them exactly."""
 L2_FOR_HEADS_BYTES = 50 * 2**20
 """L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
 
@@ -46,9 +49,11 @@ def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
     offset = batch.seq_kv - batch.seq_q
     last = np.minimum(np.ceil((block + 1.0) * batch.tile_m / batch.packed), batch.seq_q) + offset
     end = np.where(batch.causal, last, batch.seq_kv)
-    first = np.floor(block * batch.tile_m / batch.packed) + offset - batch.window
-    begin = np.where(batch.window > 0, np.maximum(first, 0.0), 0.0)
-    blocks = np.ceil(end / batch.tile_n) - np.floor(begin / batch.tile_n)
+    blocks = np.ceil(end / batch.tile_n)
+    if batch.window.any():
+        first = np.floor(block * batch.tile_m / batch.packed) + offset - batch.window
+        begin = np.where(batch.window > 0, np.maximum(first, 0.0), 0.0)
+        blocks -= np.floor(begin / batch.tile_n)
     return np.asarray(np.maximum(np.ceil(blocks / batch.splits), 0.0))
 
 
@@ -63,34 +68,47 @@ def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
     return np.asarray(np.minimum(np.maximum(diagonal, 1.0) + left, blocks))
 
 
-def block_of_tile(batch: AttentionBatch, tile: FloatArray) -> FloatArray:
-    """The query block of the tile that starts as number `tile`, whose last axis is that of the batch.
+class TileOrder:
+    """The order of kernels' tiles: runs of equal tiles, numbered from the first; the last axis is that of the batch.
 
-    In order, the query blocks of a head follow each other. Longest first, heads whose K and V fit into L2
-    together alternate, from their last query block to their first.
+    In order, the query blocks of a head follow each other: a run is a tile. Longest first, heads whose K and V fit
+    into L2 together alternate, from their last query block to their first: a run is a query block of those heads.
     """
-    blocks = np.maximum(query_blocks(batch), 1.0)
-    in_order = tile % blocks
-    head_bytes = batch.seq_kv * (batch.head_dim + batch.head_dim_v) * batch.element_bytes
-    fitting = np.maximum(L2_FOR_HEADS_BYTES / np.maximum(head_bytes, 1.0), 1.0)
-    heads = np.maximum(tile_count(batch) / blocks, 1.0)
-    together = np.minimum(2.0 ** np.floor(np.log2(fitting)), heads)
-    section = np.floor(tile / (together * blocks))
-    # Beyond 2^53 tiles the rounded section may lie one behind the last.
-    left = np.maximum(np.minimum(heads - section * together, together), 1.0)
-    within = np.clip(np.floor((tile - section * together * blocks) / left), 0.0, blocks - 1.0)
-    return np.where(batch.longest_first, blocks - 1.0 - within, in_order)
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        self.blocks = np.maximum(query_blocks(batch), 1.0)
+        self.heads = np.maximum(tile_count(batch) / self.blocks, 1.0)
+        head_bytes = batch.seq_kv * (batch.head_dim + batch.head_dim_v) * batch.element_bytes
+        fitting = np.maximum(L2_FOR_HEADS_BYTES / np.maximum(head_bytes, 1.0), 1.0)
+        together = np.minimum(2.0 ** np.floor(np.log2(fitting)), self.heads)
+        self.together = np.where(batch.longest_first, together, 1.0)
+        self.first_block = np.where(batch.longest_first, self.blocks - 1.0, 0.0)
+
+    def run_of(self, tile: FloatArray) -> FloatArray:
+        """The run that holds the tile of number `tile`."""
+        section = np.floor(tile / (self.together * self.blocks))
+        within = np.floor((tile - section * self.together * self.blocks) / self._left(section))
+        return np.asarray(section * self.blocks + within)
+
+    def block_of(self, run: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The query block of a run, and its first tile."""
+        section = np.floor(run / self.blocks)
+        before = section * self.blocks
+        within = run - before
+        first_tile = before * self.together + within * self._left(section)
+        return np.abs(self.first_block - within), first_tile
+
+    def _left(self, section: FloatArray) -> FloatArray:
+        """Heads of a section, fewer in the last."""
+        return np.clip(self.heads - section * self.together, 1.0, self.together)
 
 
-def mean_over_tiles(batch: AttentionBatch, value: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Mean of `value` of the key blocks over a kernel's tiles."""
+def sampled_blocks(batch: AttentionBatch) -> tuple[FloatArray, FloatArray]:
+    """Key blocks of evenly spaced tiles of each kernel, and their weights in a mean [1]; shapes (samples, rows)."""
     blocks = np.maximum(query_blocks(batch), 1.0)
-    samples = int(min(blocks.max(initial=1.0), SAMPLED))
-    if not (batch.causal.any() or samples == 1):
-        samples = 1
-    at = (np.arange(samples)[:, None] + 0.5) / samples * blocks
-    # With fewer blocks than samples, each block is sampled equally often.
-    return np.asarray(value(key_blocks(batch, np.floor(at))).mean(axis=0))
+    samples = np.where(batch.causal, np.minimum(blocks, SAMPLED), 1.0)
+    number = np.arange(samples.max(initial=1.0))[:, None]
+    return key_blocks(batch, np.floor((number + 0.5) / samples * blocks)), (number < samples) / samples
 
 
 def busiest_sm(
@@ -103,45 +121,44 @@ def busiest_sm(
     """
     rounds = np.ceil(tiles / workers)
     result = rounds * mean_clk
-    uneven = batch.causal & (query_blocks(batch) > 1.0)
-    for step in range(1, ROUNDS + 2):
-        # Rows with the same number of rounds are dealt together, since few rounds need few steps.
-        rows = np.flatnonzero(uneven & (np.minimum(rounds, ROUNDS + 1) == step))
-        if len(rows):
-            some = partial(tile_clk, rows)
-            result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], some)
+    uneven = batch.causal & (query_blocks(batch) > 1.0) & (tiles < MOST_COUNTED)
+    # Rows with as many rounds, and with runs of one tile or more, are dealt together: their arrays are as long.
+    alike = np.minimum(rounds, ROUNDS) + 0.5 * (TileOrder(batch).together > 1.0)
+    for kind in np.unique(alike[uneven]):
+        rows = np.flatnonzero(uneven & (alike == kind))
+        some = partial(tile_clk, rows)
+        result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], some)
     return result
 
 
 def _dealt(
-    rows: AttentionBatch,
-    tiles: FloatArray,
-    workers: int,
-    mean_clk: FloatArray,
-    tile_clk: Callable[[FloatArray], FloatArray],
+    rows: AttentionBatch, tiles: FloatArray, workers: int, mean_clk: FloatArray, tile_clk: _Clk
 ) -> FloatArray:
-    even_rounds = np.maximum(np.floor(tiles / workers) - (ROUNDS - 1.0), 0.0)
-    places = np.arange(workers, dtype=np.float64)[:, None]
-    dealt = []
-    for step in range(int(min(np.ceil(tiles / workers).max(), ROUNDS + 1))):
-        number = (even_rounds + step) * workers + places
-        clk = tile_clk(key_blocks(rows, block_of_tile(rows, np.minimum(number, tiles - 1.0))))
-        dealt.append(np.where(number < tiles, clk, 0.0))
-    in_all = np.sum([each.sum(axis=0) for each in dealt], axis=0)
-    loads = np.broadcast_to(np.maximum(tiles * mean_clk - in_all, 0.0) / workers, (workers, len(rows)))
-    loads = np.where(even_rounds > 0, loads, 0.0)
-    for each in dealt:
-        loads = np.sort(loads, axis=0) + each
+    """The busiest SM's time of rows with as many rounds [clk]; `dealt` are times of tiles by row, round and SM."""
+    rounds, order = int(np.ceil(tiles / workers).clip(max=ROUNDS).max()), TileOrder(rows)
+    even_rounds = np.maximum(np.ceil(tiles / workers) - ROUNDS, 0.0)
+    before = even_rounds * workers
+    first, last = order.run_of(before), order.run_of(tiles - 1.0)
+    block, begin = order.block_of(first + np.arange((last - first).max() + 2.0)[:, None])
+    begin = np.vstack([np.clip(begin, before, tiles), before + rounds * workers])
+    # After the last tile there is nothing.
+    clk = np.vstack([tile_clk(key_blocks(rows, block[:-1])), np.zeros(len(rows))])
+    counts = np.diff(begin, axis=0).astype(np.int64)
+    dealt = np.repeat(clk.T.ravel(), counts.T.ravel()).reshape(len(rows), rounds, workers)
+    even_clk = np.maximum(tiles * mean_clk - dealt.sum(axis=(1, 2)), 0.0) / workers
+    loads = np.where(even_rounds > 0, even_clk, 0.0)[:, None] + dealt[:, 0]
+    for step in range(1, rounds):
+        loads = np.sort(loads) + dealt[:, step]
     # An SM takes a tile whenever it is free, not one a round, so short tiles fill the gaps beside long ones.
-    last_clk = dealt[-1].sum(axis=0) / np.maximum((dealt[-1] > 0).sum(axis=0), 1)
-    longest_clk = np.max([each.max(axis=0) for each in dealt], axis=0)
+    last_clk = dealt[:, -1].sum(axis=1) / np.maximum((dealt[:, -1] > 0).sum(axis=1), 1)
+    longest_clk = dealt.max(axis=(1, 2))
     late_clk = np.where(
         rows.longest_first,
         np.where(last_clk < SHORT_SHARE * longest_clk, 0.5 * last_clk, np.inf),
         LATE_SHARE * longest_clk,
     )
     filled = np.maximum(tiles * mean_clk / workers + late_clk, longest_clk)
-    return np.asarray(np.minimum(loads.max(axis=0), filled))
+    return np.asarray(np.minimum(loads.max(axis=1), filled))
 
 
 def of_lengths(batch: AttentionBatch, workers: int, tile_clk: TileClk) -> FloatArray:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gemm_model.bench.captured_graph import captured
+from gemm_model.bench.captured_graph import captured, elapsed_us
 from gemm_model.bench.provider import KernelError
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import MissingExtraError, extra_needed
@@ -140,21 +140,11 @@ def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tenso
 
 def times_us(call: Call) -> tuple[list[float], int]:
     """Times of a call in replays of a graph of equal calls, in order of size [us], and calls of a graph."""
-    once = _between_events(call)
+    once = elapsed_us(call)
     calls = max(1, min(MOST_CALLS, round(GRAPH_US / once)))
     graph = captured([call] * calls)
     graph.replay()
-    return sorted(_between_events(graph.replay) / calls for _ in range(REPLAYS)), calls
-
-
-def _between_events(work: Callable[[], Any]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    work()
-    end.record()
-    torch.cuda.synchronize()
-    return 1e3 * float(begin.elapsed_time(end))
+    return sorted(elapsed_us(graph.replay) / calls for _ in range(REPLAYS)), calls
 
 
 def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, Any]:

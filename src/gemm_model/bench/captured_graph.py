@@ -26,6 +26,17 @@ def captured(launches: Iterable[Launch], *, keep_graph: bool = False) -> torch.c
     return graph
 
 
+def elapsed_us(work: Launch) -> float:
+    """Time on an idle GPU from the start to the end of what `work` launches [us]."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(begin.elapsed_time(end))
+
+
 def programmatic_edges(graph: torch.cuda.CUDAGraph) -> int | None:
     """Number of launches that depend programmatically on the one before; None if the driver does not report
     it.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gemm_model.bench.captured_graph import captured, programmatic_edges
+from gemm_model.bench.captured_graph import captured, elapsed_us, programmatic_edges
 from gemm_model.bench.device import PairedTiming, Timing, TimingSettings, in_turn
 from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
@@ -396,13 +396,9 @@ class TorchDevice:
     def _measure_spin(self) -> float:
         """Cycles of torch's one-thread spin in a millisecond."""
         cycles = 4_000_000
-        torch.cuda._sleep(cycles)
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        torch.cuda._sleep(cycles)
-        stop.record()
-        stop.synchronize()
-        return cycles / float(start.elapsed_time(stop))
+        spin = partial(torch.cuda._sleep, cycles)
+        spin()
+        return 1e3 * cycles / elapsed_us(spin)
 
     def _read_through_l2(self) -> None:
         """Reads, not writes: the lines left behind are clean, so the kernel pays no write-back for them."""

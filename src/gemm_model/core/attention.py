@@ -11,7 +11,7 @@ from typing import Any
 from gemm_model.core.dtypes import DataType, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
-from gemm_model.core.sizes import require_size
+from gemm_model.core.sizes import is_whole, require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
 """Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""
@@ -24,7 +24,8 @@ OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
 EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 MASKS = ("full", "causal")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
-WORDS = (*SIZES, "window", "page_size", "dtype", "softcap", "lengths")
+CHECKED = (*SIZES, "window", "page_size")
+WORDS = (*CHECKED, "dtype", "softcap", "lengths")
 FLAGS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
 FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 REALS = ("softcap", "exp_emulated")
@@ -59,8 +60,8 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        for name in (*SIZES, "window", "page_size"):
-            if name not in MAY_BE_0 or getattr(self, name) != 0:
+        for name in CHECKED:
+            if getattr(self, name) != 0 or name not in MAY_BE_0:
                 require_size(self, name)
         if self.dtype.name not in OPERANDS:
             raise InputError(f"in_dtype is {self.dtype.name}; expected one of {', '.join(OPERANDS)}")
@@ -76,13 +77,13 @@ class AttentionProblem:
 
     def _fill_in(self) -> None:
         """Put what 0 stands for in its place."""
-        for name, stands_for in (("kv_heads", "heads"), ("head_dim_v", "head_dim")):
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, getattr(self, stands_for))
+        defaults = (("kv_heads", self.heads), ("head_dim_v", self.head_dim))
+        found = {name: value for name, value in defaults if getattr(self, name) == 0}
         if self.lengths:
-            for name, values in zip(("seq_q", "seq_kv"), zip(*self.lengths, strict=True), strict=True):
-                object.__setattr__(self, name, max(values))
-            object.__setattr__(self, "batch", len(self.lengths))
+            queries, keys = map(max, zip(*self.lengths, strict=True))
+            found |= {"batch": len(self.lengths), "seq_q": queries, "seq_kv": keys}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, *, dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
@@ -112,7 +113,7 @@ class AttentionProblem:
     def name(self) -> str:
         """The problem as `parse` takes it."""
         told = ("batch", "seq_q", "seq_kv") if self.lengths else ()
-        given = {name: getattr(self, name) for name in (*SIZES, "window", "page_size") if name not in told}
+        given = {name: getattr(self, name) for name in CHECKED if name not in told}
         given |= {"lengths": self.lengths_text, "softcap": f"{self.softcap:g}" if self.softcap else ""}
         words = [f"{name}={value}" for name, value in given.items() if value]
         return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
@@ -157,7 +158,7 @@ def _scores(problem: AttentionProblem, seq_q: int, seq_kv: int) -> float:
 
 def value_of(name: str, text: str) -> Any:
     """The value of a problem's or configuration's field from a word or cell; raises InputError for others."""
-    if name in ("dtype", "kernel", "scheduler"):
+    if name in ("dtype", "in_dtype", "kernel", "scheduler"):
         return text
     if name == "lengths":
         if not re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", text):
@@ -167,6 +168,8 @@ def value_of(name: str, text: str) -> Any:
         if text.lower() not in FLAG_TEXTS:
             raise InputError(f"{name} is {text[:40]!r}; expected 0 or 1")
         return FLAG_TEXTS[text.lower()]
+    if is_whole(text) and name not in REALS:
+        return int(text)
     number = float(text) if re.fullmatch(NUMBER, text) else nan
     if name in REALS and number == number:
         return number

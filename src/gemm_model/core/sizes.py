@@ -34,6 +34,5 @@ def size_of(name: str, value: SupportsIndex) -> int:
 def require_size(record: object, name: str) -> None:
     """Make a frozen record's field a size in Python's own int; raises InputError where it is none."""
     value = getattr(record, name)
-    whole = size_of(name, value)
-    if whole is not value:
-        object.__setattr__(record, name, whole)
+    if type(value) is not int or not 1 <= value <= MAX_SIZE:
+        object.__setattr__(record, name, size_of(name, value))

@@ -136,8 +136,13 @@ def parse_change(text: str) -> Change:
     if first == "no":
         return Change(words=text, made=_switched_off(second))
     name = SYNONYMS.get(first.lower(), first.lower())
+    if name in QUANTITIES:
+        number_of(text, second.removeprefix("x"))
+        return Change(
+            words=text, made=lambda world: replace(world, gpu=gpu_having(world.gpu, name, second, text))
+        )
     if second.startswith("x"):
-        return Change(words=text, made=_scaled(name, _number(text, second[1:])))
+        return Change(words=text, made=_scaled(name, number_of(text, second[1:])))
     if name == "l2":
         if second not in L2_STATES:
             raise InputError(f"what-if {text!r}; expected l2 to be one of {', '.join(L2_STATES)}, or 'l2 x2'")
@@ -145,7 +150,8 @@ def parse_change(text: str) -> Change:
     return Change(words=text, made=_set(name, second, text))
 
 
-def _number(text: str, word: str) -> float:
+def number_of(text: str, word: str) -> float:
+    """The number of a what-if's word; raises InputError for others."""
     try:
         value = float(word)
     except ValueError:
@@ -173,18 +179,9 @@ def _switched_off(name: str) -> Callable[[World], World]:
 def _scaled(name: str, factor: float) -> Callable[[World], World]:
     if name.upper() in RESOURCES:
         return lambda world: world.but(faster={name.upper(): factor})
-    if name == "sm_count":
-        return lambda world: _with_gpu(world, name, max(round(world.gpu.sm_count * factor), 1))
-    if name in QUANTITIES:
-        return lambda world: _with_gpu(world, name, _scaled_field(world.gpu, name, factor))
     if name in _config_numbers():
         return lambda world: _with_config(world, name, round(_own(world, name) * factor))
     raise _unknown(name)
-
-
-def _scaled_field(gpu: GpuSpec, name: str, factor: float) -> float:
-    value = gpu.known(name) * factor
-    return round(value) if QUANTITIES[name].whole else value
 
 
 def _own(world: World, name: str) -> int:
@@ -198,10 +195,6 @@ def _own(world: World, name: str) -> int:
 
 
 def _set(name: str, value: str, text: str) -> Callable[[World], World]:
-    if name in QUANTITIES:
-        number = _number(text, value)
-        whole = QUANTITIES[name].whole
-        return lambda world: _with_gpu(world, name, round(number) if whole else number)
     kinds = {spec.name: spec.type for spec in fields(KernelConfig)}
     if name not in kinds:
         raise _unknown(name)
@@ -226,12 +219,16 @@ def _unknown(name: str) -> InputError:
     )
 
 
-def _with_gpu(world: World, name: str, value: float) -> World:
-    if name == "sm_count" and value <= world.gpu.sm_count:
-        return replace(world, gpu=with_sms(world.gpu, int(value)))
+def gpu_having(gpu: GpuSpec, name: str, word: str, text: str) -> GpuSpec:
+    """A GPU with another value of a quantity, or so many times its own as 'x1.5'; `text` is the what-if."""
+    scaled = word.startswith("x")
+    value = number_of(text, word.removeprefix("x")) * (gpu.known(name) if scaled else 1.0)
+    value = max(round(value), int(scaled)) if QUANTITIES[name].whole else value
+    if name == "sm_count" and value <= gpu.sm_count:
+        return with_sms(gpu, int(value))
     # Of a card with more SMs no occupancy query and no launcher's order is known.
     more: dict[str, Any] = {"resident_clusters": {}, "tpc_rounds": ()} if name == "sm_count" else {}
-    return replace(world, gpu=replace(world.gpu, **{name: value, **more}))
+    return replace(gpu, **{name: value, **more})
 
 
 def _with_config(world: World, name: str, value: Any) -> World:

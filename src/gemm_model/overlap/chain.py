@@ -17,6 +17,7 @@ import torch
 from cutlass import BFloat16, Float32, Int32, Int64
 from cutlass.cute.runtime import make_ptr
 
+from gemm_model.bench.captured_graph import elapsed_us
 from gemm_model.overlap.config import OPERAND_BYTES, TRACE_EVENTS, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
@@ -198,13 +199,7 @@ class LayerChain:
 
     def replay_time_us(self, graph: torch.cuda.CUDAGraph, replays: int) -> float:
         """Microseconds per layer of ``replays`` captured chains back to back."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(replays):
-            graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / (replays * self.layers)
+        return elapsed_us(lambda: [graph.replay() for _ in range(replays)]) / (replays * self.layers)
 
     def worst_error(self, previous: PreviousSpec) -> tuple[float, float]:
         """Largest error of any layer's (previous kernel, GEMM) against float64, each over its scale.

@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from gemm_model.bench.captured_graph import captured
+from gemm_model.bench.captured_graph import captured, elapsed_us
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.serving.frameworks import device_word
 from gemm_model.serving.problem import BLOCK, ServedProduct
@@ -41,15 +41,7 @@ def graph_us(launches: Sequence[Launch]) -> float:
     torch.cuda.synchronize()
     graph = captured(launches)
     graph.replay()
-    times: list[float] = []
-    for _ in range(REPLAYS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(launches))
-    return sorted(times)[REPLAYS // 2]
+    return sorted(elapsed_us(graph.replay) / len(launches) for _ in range(REPLAYS))[REPLAYS // 2]
 
 
 def random_tensor(shape: tuple[int, ...], kind: torch.dtype, device: str) -> torch.Tensor:

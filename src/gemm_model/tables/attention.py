@@ -8,8 +8,12 @@ stands for the default. Further columns travel along untouched.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from gemm_model.attention.model import AttentionModel
@@ -17,7 +21,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem, value_o
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
-from gemm_model.tables.table import refused_rows
+from gemm_model.tables.table import refused_rows, text_codes
 
 PROBLEM_COLUMNS = (
     *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
@@ -25,6 +29,7 @@ PROBLEM_COLUMNS = (
 )
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
 COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
+_Made = TypeVar("_Made")
 
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
@@ -45,14 +50,23 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
         if name not in frame:
             table, wanted = table_name(frame), ", ".join(required)
             raise InputError(f"{table}: column {name!r} is missing; expected {wanted}")
-    names = [name for name in COLUMNS if name in frame]
-    texts = [["" if pd.isna(cell) else str(cell).strip() for cell in frame[name]] for name in names]
-    known: dict[tuple[str, ...], tuple[AttentionProblem, AttentionConfig]] = {}
-    found = []
-    for position, cells in enumerate(zip(*texts, strict=True)):
+    problems, configs = _made(frame, PROBLEM_COLUMNS, _problem), _made(frame, CONFIG_COLUMNS, AttentionConfig)
+    return list(zip(problems, configs, strict=True))
+
+
+def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made]) -> list[_Made]:
+    """What `make` makes of the values of some columns in each row, once of equal ones."""
+    names = [name for name in columns if name in frame]
+    texts = [
+        np.array([text.strip() for text in found], dtype=object)[codes]
+        for codes, found in (text_codes(frame[name]) for name in names)
+    ]
+    value, known, found = lru_cache(maxsize=None)(value_of), {}, []
+    for position, cells in enumerate(zip(*texts, strict=True) if names else [()] * len(frame)):
         if cells not in known:
+            told = zip(names, cells, strict=True)
             try:
-                known[cells] = _kernel(dict(zip(names, cells, strict=True)))
+                known[cells] = make(**{name: value(name, text) for name, text in told if text})
             except InputError as error:
                 raise InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}") from None
         found.append(known[cells])
@@ -67,11 +81,8 @@ def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> Batch
         raise refused_rows(frame, refused) from None
 
 
-def _kernel(cells: dict[str, str]) -> tuple[AttentionProblem, AttentionConfig]:
-    named = {"dtype" if name == "in_dtype" else name: text for name, text in cells.items() if text}
-    values = {name: value_of(name, text) for name, text in named.items()}
-    config = {name: values.pop(name) for name in CONFIG_COLUMNS if name in values}
+def _problem(in_dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
     for name in ("heads", "head_dim"):
-        if name not in values:
+        if name not in sizes:
             raise InputError(f"{name} is empty; expected a positive whole number")
-    return AttentionProblem.of(**values), AttentionConfig(**config)
+    return AttentionProblem.of(dtype=in_dtype, **sizes)

@@ -416,7 +416,7 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
         return []
     notes, of = [], "measured in" if "runtime_us" in frame else "of"
     if "regime" in frame:
-        codes, names = _codes(frame["regime"])
+        codes, names = text_codes(frame["regime"])
         for name, rows in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
             if rows and name and regime_name(name) != regime:
                 notes.append(f"{rows_words(rows)} {of} the regime {name}: predicted in {regime}")
@@ -596,7 +596,7 @@ def _looked_up(values: Sequence[Any], codes: IntArray) -> NDArray[Any]:
     return np.broadcast_to(known[0], codes.shape) if len(known) == 1 else known.take(codes)
 
 
-def _codes(column: pd.Series) -> tuple[IntArray, list[str]]:
+def text_codes(column: pd.Series) -> tuple[IntArray, list[str]]:
     """Positions into the distinct texts of a column; an empty cell is the text ''."""
     if column.dtype == object:
         values = column.to_numpy()
@@ -622,7 +622,7 @@ def _accepted(
 
 def _parsed(frame: pd.DataFrame, name: str, parse: Callable[[str], Any]) -> tuple[IntArray, list[Any]]:
     """Codes of a column's distinct texts, and what `parse` makes of each."""
-    codes, texts = _codes(frame[name])
+    codes, texts = text_codes(frame[name])
     return codes, _accepted(frame, name, codes, texts, parse)
 
 
@@ -646,7 +646,7 @@ def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
     _reject(frame, "sf_vec_size", (vec_sizes > 0) & ~typed, "0, or a type in sf_dtype beside it")
     if not typed.any():
         return np.zeros(len(frame), dtype=np.int64), [None]
-    codes, asked = _pairs(*_codes(frame["sf_dtype"]), *pd.factorize(vec_sizes))
+    codes, asked = _pairs(*text_codes(frame["sf_dtype"]), *pd.factorize(vec_sizes))
     return codes, _accepted(frame, "sf_dtype", codes, asked, lambda scale: _scale(*scale))
 
 

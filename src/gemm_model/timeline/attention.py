@@ -151,7 +151,7 @@ def simulate_kernel(
     rings = int(batch.stages[row])
     spans = simulate_tile(
         StageTimes(**{name: float(getattr(stages, name)[row]) for name in StageTimes.__slots__}),
-        groups=1 if demand.apart[row] else int(demand.groups[row]),
+        groups=1 if batch.apart[row] else int(demand.groups[row]),
         stages=rings,
         overlap=bool(batch.overlap[row]),
         blocks=int(min(blocks[row], MOST_BLOCKS)),
