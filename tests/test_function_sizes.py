@@ -14,19 +14,7 @@ DEVICE_CODE = {
 TO_BE_SPLIT = {
     "src/gemm_model/calibration/fit.py": {"fit"},
     "src/gemm_model/calibration/run.py": {"calibrate", "extend"},
-    "src/gemm_model/choice/portfolio.py": {"choose_portfolio"},
-    "src/gemm_model/classic_models/ws_persistent.py": {"predict_batch"},
-    "src/gemm_model/commands/benchmark.py": {"add_arguments"},
-    "src/gemm_model/commands/calibrate.py": {"add_arguments", "run"},
-    "src/gemm_model/commands/explain.py": {"run"},
-    "src/gemm_model/commands/hierarchy.py": {"_solve"},
-    "src/gemm_model/commands/overlap.py": {"add_arguments"},
     "src/gemm_model/kernels/feasibility.py": {"resources_of"},
-    "src/gemm_model/report/page/choice.py": {"tile_map"},
-    "src/gemm_model/report/page/kernel.py": {"level_roofline"},
-    "src/gemm_model/report/table_job.py": {"predict_file"},
-    "tests/calibration/test_kind_stages.py": {"test_a_stage_finds_the_numbers_that_made_its_rows"},
-    "tests/timeline/iket_sample.py": {"sample"},
 }
 """Longer ones of today: none may be added."""
 

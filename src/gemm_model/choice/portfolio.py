@@ -94,41 +94,22 @@ def choose_portfolio(
     spaces = ranker.spaces(problems[0])
     if any(ranker.spaces(problem) is not spaces for problem in problems):
         raise InputError("problems of different types or layouts; expected one set of types for a portfolio")
-    # Columns are kernels, one space after another.
-    starts = np.cumsum([0, *(space.kernels for space in spaces)])
-    times_us = np.full((len(problems), int(starts[-1])), np.inf)
-    best_candidate = np.zeros(times_us.shape, dtype=np.int64)
-    first_candidate = np.concatenate(
-        [np.arange(space.kernels) * space.family.space.orders_per_kernel for space in spaces]
-    )
-    for row, problem in enumerate(problems):
-        for space, candidates, prediction in ranker.predictions(problem):
-            orders = space.family.space.orders_per_kernel
-            by_kernel = prediction.runtime_us.reshape(-1, orders)
-            columns = starts[spaces.index(space)] + candidates[::orders] // orders
-            times_us[row, columns] = by_kernel.min(axis=1)
-            best_candidate[row, columns] = candidates[::orders] + by_kernel.argmin(axis=1)
-        advance(1)
-
-    def space_of(column: int) -> CandidateSpace:
-        return spaces[int(np.searchsorted(starts, column, side="right")) - 1]
-
-    best_us = times_us.min(axis=1)
+    times = _kernel_times(problems, ranker, advance)
+    best_us = times.time_us.min(axis=1)
     if not np.isfinite(best_us).all():
         raise InputError("a problem has no legal configuration; expected a larger k")
-    found = select_columns(share[:, None] * times_us / best_us[:, None], max_kernels)
+    found = select_columns(share[:, None] * times.time_us / best_us[:, None], max_kernels)
 
-    of_problem = np.array(found.chosen)[np.argmin(times_us[:, found.chosen], axis=1)]
+    of_problem = np.array(found.chosen)[np.argmin(times.time_us[:, found.chosen], axis=1)]
     served = [column for column in found.chosen if (of_problem == column).any()]
     served.sort(key=lambda column: -float(share[of_problem == column].sum()))
-    rows = np.arange(len(problems))
-    time_us = times_us[rows, of_problem]
+    time_us = times.time_us[np.arange(len(problems)), of_problem]
     return Portfolio(
-        kernels=tuple(space_of(column).candidate(int(first_candidate[column])) for column in served),
+        kernels=tuple(times.spaces[column].candidate(int(times.first[column])) for column in served),
         problems=tuple(problems),
         served_by=np.array([served.index(column) for column in of_problem]),
         orders=tuple(
-            space_of(column).candidate(int(best_candidate[row, column]))
+            times.spaces[column].candidate(int(times.best[row, column]))
             for row, column in enumerate(of_problem)
         ),
         time_us=time_us,
@@ -136,6 +117,40 @@ def choose_portfolio(
         mean_loss=float(share @ (time_us / best_us)) - 1.0,
         gap=found.gap,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelTimes:
+    """Times of problems (rows) with each kernel (columns: one space after another) in its best tile order."""
+
+    spaces: Sequence[CandidateSpace]
+    """The space of each column."""
+    first: IntArray
+    """Position of each kernel's first tile order in its space."""
+    best: IntArray
+    """Position of its fastest tile order for each problem."""
+    time_us: FloatArray
+    """Infinite where the kernel cannot run."""
+
+
+def _kernel_times(
+    problems: Sequence[GemmProblem], ranker: Ranker, advance: Callable[[int], None]
+) -> _KernelTimes:
+    spaces = ranker.spaces(problems[0])
+    starts = np.cumsum([0, *(space.kernels for space in spaces)])
+    first = [np.arange(space.kernels) * space.family.space.orders_per_kernel for space in spaces]
+    time_us = np.full((len(problems), int(starts[-1])), np.inf)
+    best = np.zeros(time_us.shape, dtype=np.int64)
+    for row, problem in enumerate(problems):
+        for space, candidates, prediction in ranker.predictions(problem):
+            orders = space.family.space.orders_per_kernel
+            by_kernel = prediction.runtime_us.reshape(-1, orders)
+            columns = starts[spaces.index(space)] + candidates[::orders] // orders
+            time_us[row, columns] = by_kernel.min(axis=1)
+            best[row, columns] = candidates[::orders] + by_kernel.argmin(axis=1)
+        advance(1)
+    of_columns = [space for space in spaces for _ in range(space.kernels)]
+    return _KernelTimes(of_columns, np.concatenate(first), best, time_us)
 
 
 def _shares(weights: Sequence[float] | None, count: int) -> FloatArray:

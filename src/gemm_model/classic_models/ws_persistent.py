@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,50 +50,28 @@ class WSPersistentGEMMModel(ArrayModel):
         self.dram_share = 1.0 - l2_hit_rate
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
-        gpu = self.gpu
-        per_us = gpu.dram_bytes_per_us
         cluster_size = batch.cluster_m * batch.cluster_n
-        sms = np.floor(gpu.sm_count / cluster_size) * cluster_size
+        sms = np.floor(self.gpu.sm_count / cluster_size) * cluster_size
         tiles = whole_clusters(batch.m / batch.cta_m, batch.cluster_m)
         tiles *= whole_clusters(batch.n / batch.cta_n, batch.cluster_n) * batch.batch
         full_waves = np.floor(tiles / sms)
         last_sms = tiles - full_waves * sms
+        any_full, partial = full_waves > 0, last_sms > 0
 
-        load_bytes_per_k = load_bytes_of_one_k(batch)
-        load_us_per_sm = load_bytes_per_k * batch.k * (self.dram_share / per_us)
-        store_bytes = batch.cta_m * batch.cta_n * (batch.out_bits / BITS_PER_BYTE)
-        store_us_per_sm = store_bytes / per_us
-        first_k = FIRST_LOAD_BYTES_PER_ROW * BITS_PER_BYTE / np.maximum(batch.a_bits, batch.b_bits)
-        first_sms = np.where(full_waves > 0, sms, last_sms)
-
+        full, last = self._wave(batch, sms), self._wave(batch, last_sms)
+        first_load_us = self._first_load_us(batch, np.where(any_full, sms, last_sms))
         overhead_us = np.full(len(batch), self.overhead_us)
-        first_load_us = load_bytes_per_k * first_k * (self.dram_share / per_us) * first_sms
-        load_us = load_us_per_sm * sms
-        math_us = (
-            2.0 * batch.cta_m * batch.cta_n * batch.k / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_clk_mhz)
+        mainloop_us = full_waves * full.longest_us + np.where(partial, last.longest_us, 0.0)
+        exposed_epilogue_us = np.where(partial, last.epilogue_us, full.epilogue_us)
+        bounds = (
+            np.where(any_full, full.load_us, last.load_us),
+            full.math_us,
+            np.where(any_full, full.epilogue_us, last.epilogue_us),
         )
-        epilogue_us = self.epilogue_latency_us + store_us_per_sm * sms
-        wave_us = np.maximum(np.maximum(load_us, math_us), epilogue_us)
-
-        last_load_us = load_us_per_sm * last_sms
-        last_epilogue_us = self.epilogue_latency_us + store_us_per_sm * last_sms
-        last_math_us = np.where(last_sms > 0, math_us, 0.0)
-        last_wave_us = np.maximum(np.maximum(last_load_us, math_us), last_epilogue_us)
-        last_wave_us = np.where(last_sms > 0, last_wave_us, 0.0)
-        exposed_epilogue_us = np.where(last_sms > 0, last_epilogue_us, epilogue_us)
-
-        mainloop_us = full_waves * wave_us + last_wave_us
-        limiter = limiting(
-            LIMITERS,
-            (
-                np.where(full_waves > 0, load_us, last_load_us),
-                math_us,
-                np.where(full_waves > 0, epilogue_us, last_epilogue_us),
-            ),
-        )
+        load_bytes, store_bytes = load_bytes_of_one_k(batch) * batch.k, _store_bytes(batch)
         return BatchPrediction(
             runtime_us=overhead_us + first_load_us + mainloop_us + exposed_epilogue_us,
-            limiter=limiter,
+            limiter=limiting(LIMITERS, bounds),
             limiter_names=LIMITERS,
             phases_us={
                 "overhead": overhead_us,
@@ -103,20 +82,53 @@ class WSPersistentGEMMModel(ArrayModel):
             details={
                 "full_waves": full_waves,
                 "sms_per_wave": sms,
-                "load_us": load_us,
-                "math_us": math_us,
-                "epilogue_us": epilogue_us,
+                "load_us": full.load_us,
+                "math_us": full.math_us,
+                "epilogue_us": full.epilogue_us,
                 "last_wave_sms": last_sms,
-                "last_load_us": last_load_us,
-                "last_math_us": last_math_us,
-                "last_epilogue_us": np.where(last_sms > 0, last_epilogue_us, 0.0),
+                "last_load_us": last.load_us,
+                "last_math_us": np.where(partial, last.math_us, 0.0),
+                "last_epilogue_us": np.where(partial, last.epilogue_us, 0.0),
             },
             bytes_by_level={
-                "dram": (load_bytes_per_k * batch.k * self.dram_share + store_bytes) * tiles,
-                "l2": (load_bytes_per_k * batch.k + store_bytes) * tiles,
+                "dram": (load_bytes * self.dram_share + store_bytes) * tiles,
+                "l2": (load_bytes + store_bytes) * tiles,
             },
-            caveats=gpu.caveats,
+            caveats=self.gpu.caveats,
         )
+
+    def _wave(self, batch: GemmBatch, sms: FloatArray) -> _Wave:
+        """A wave of one tile on each of `sms`; loads and stores share the whole DRAM bandwidth."""
+        per_us = self.gpu.dram_bytes_per_us
+        flop_per_us = flop_per_clk_per_sm(batch, self.gpu) * self.gpu.sm_clk_mhz
+        return _Wave(
+            load_us=load_bytes_of_one_k(batch) * batch.k * (self.dram_share / per_us) * sms,
+            math_us=2.0 * batch.cta_m * batch.cta_n * batch.k / flop_per_us,
+            epilogue_us=self.epilogue_latency_us + _store_bytes(batch) / per_us * sms,
+        )
+
+    def _first_load_us(self, batch: GemmBatch, sms: FloatArray) -> FloatArray:
+        """Time of the load that no math hides [us]."""
+        first_k = FIRST_LOAD_BYTES_PER_ROW * BITS_PER_BYTE / np.maximum(batch.a_bits, batch.b_bits)
+        return load_bytes_of_one_k(batch) * first_k * (self.dram_share / self.gpu.dram_bytes_per_us) * sms
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """What overlaps in a wave [us]."""
+
+    load_us: FloatArray
+    math_us: FloatArray
+    epilogue_us: FloatArray
+
+    @property
+    def longest_us(self) -> FloatArray:
+        return np.maximum(np.maximum(self.load_us, self.math_us), self.epilogue_us)
+
+
+def _store_bytes(batch: GemmBatch) -> FloatArray:
+    """Bytes of a tile of the output."""
+    return batch.cta_m * batch.cta_n * (batch.out_bits / BITS_PER_BYTE)
 
 
 def load_bytes_of_one_k(batch: GemmBatch) -> FloatArray:

@@ -162,6 +162,22 @@ def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, An
     }
 
 
+def _of_candidate(candidate: Candidate) -> dict[str, Any]:
+    tile, taken = candidate.blocking, candidate.footprint
+    inner = (tile.thread_m, tile.thread_n) if tile.thread_m else (tile.mma_m, tile.mma_n)
+    return {
+        "cta": f"{tile.cta_m}x{tile.cta_n}x{tile.cta_k}",
+        "cluster": f"{tile.cluster_m}x{tile.cluster_n}",
+        "warp": f"{tile.warp_m}x{tile.warp_n}",
+        "thread" if tile.thread_m else "mma": f"{inner[0]}x{inner[1]}",
+        "registers_per_thread": taken.registers_per_thread,
+        "smem_bytes": taken.smem_bytes,
+        "ctas_per_sm": taken.ctas_per_sm,
+        "fraction_of_peak": candidate.fraction_of_peak,
+        "limiting_stage": candidate.matching.limiting.name,
+    }
+
+
 def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
     import pandas as pd
 
@@ -174,22 +190,7 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document
         output=args.output_mode,
     )
 
-    def row(candidate: Candidate) -> dict[str, Any]:
-        tile = candidate.blocking
-        inner = (tile.thread_m, tile.thread_n) if tile.thread_m else (tile.mma_m, tile.mma_n)
-        return {
-            "cta": f"{tile.cta_m}x{tile.cta_n}x{tile.cta_k}",
-            "cluster": f"{tile.cluster_m}x{tile.cluster_n}",
-            "warp": f"{tile.warp_m}x{tile.warp_n}",
-            "thread" if tile.thread_m else "mma": f"{inner[0]}x{inner[1]}",
-            "registers_per_thread": candidate.footprint.registers_per_thread,
-            "smem_bytes": candidate.footprint.smem_bytes,
-            "ctas_per_sm": candidate.footprint.ctas_per_sm,
-            "fraction_of_peak": candidate.fraction_of_peak,
-            "limiting_stage": candidate.matching.limiting.name,
-        }
-
-    frontier = pd.DataFrame([row(candidate) for candidate in found.frontier])
+    frontier = pd.DataFrame(map(_of_candidate, found.frontier))
     smallest_stages = (
         stage
         for name, candidate in found.smallest_by_stage.items()
@@ -198,7 +199,7 @@ def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document
     )
     columns = ("stage", "required", "tile", "amplification")
     by_stage = _table(smallest_stages, {name: OF_A_STAGE[name] for name in columns})
-    smallest = row(found.smallest) if found.smallest else None
+    smallest = _of_candidate(found.smallest) if found.smallest else None
 
     def text() -> str:
         parts = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_model.choice.selection import Choice, Ranking
@@ -12,6 +12,8 @@ from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, 
 SHOWN = 16
 """Kernels in the plot and the list [1]; rankings; chosen: the map of tiles and clusters holds all that were
 ranked."""
+Cells = Sequence[Sequence[Choice | None]]
+"""The fastest choice of each cluster (a row) and tile; None where the ranking has none."""
 
 
 def ranking_page(ranking: Ranking) -> Page:
@@ -106,7 +108,6 @@ def _label(choice: Choice) -> str:
 
 def tile_map(ranking: Ranking) -> Figure:
     """The fastest kernel of each tile and cluster: its time over the best one's, and its limiter as a dot."""
-    best_us = ranking.best.prediction.runtime_us
     fastest: dict[tuple[str, str], Choice] = {}
     for choice in ranking.choices:
         config = choice.candidate.config
@@ -114,25 +115,38 @@ def tile_map(ranking: Ranking) -> Figure:
         fastest.setdefault(key, choice)
     tiles = sorted({tile for tile, _ in fastest}, key=_extents)
     clusters = sorted({cluster for _, cluster in fastest}, key=_extents)
+    cells = [[fastest.get((tile, cluster)) for tile in tiles] for cluster in clusters]
+    return Figure(
+        title="Tile against cluster",
+        note="How much slower the fastest kernel of a tile and cluster is than the best; "
+        "its dot tells its limiter.",
+        traces=[_heat(cells, ranking), *_limiter_dots(cells)],
+        layout={
+            "showlegend": True,
+            "xaxis": _axis("CTA tile", tiles) | {"tickangle": -90},
+            "yaxis": _axis("cluster", clusters),
+        },
+        height_px=160 + 44 * len(clusters),
+        min_width_px=110 + 42 * len(tiles),
+        wide=True,
+    )
+
+
+def _heat(cells: Cells, ranking: Ranking) -> dict[str, Any]:
+    """How much slower each cell's kernel is than the best, as colour and text."""
 
     def grid(value: Callable[[Choice], Any], missing: str | None = None) -> list[list[Any]]:
-        return [
-            [value(fastest[tile, cluster]) if (tile, cluster) in fastest else missing for tile in tiles]
-            for cluster in clusters
-        ]
+        return [[missing if choice is None else value(choice) for choice in row] for row in cells]
 
-    def slower(choice: Choice) -> float:
-        return choice.prediction.runtime_us / best_us - 1.0
-
-    heat = {
+    return {
         "type": "heatmap",
-        "x": list(range(len(tiles))),
-        "y": list(range(len(clusters))),
+        "x": list(range(len(cells[0]))),
+        "y": list(range(len(cells))),
         # Beyond twice the best time all colours are the same.
-        "z": grid(lambda choice: min(slower(choice), 1.0)),
+        "z": grid(lambda choice: min(_slower(choice, ranking), 1.0)),
         "zmin": 0.0,
         "zmax": 1.0,
-        "text": grid(lambda choice: f"{slower(choice):.0%}", ""),
+        "text": grid(lambda choice: f"{_slower(choice, ranking):.0%}", ""),
         "texttemplate": "%{text}",
         "textfont": {"color": "@text"},
         "hovertext": grid(lambda choice: _description(choice, ranking), ""),
@@ -143,35 +157,26 @@ def tile_map(ranking: Ranking) -> Figure:
         "xgap": 2,
         "ygap": 2,
     }
-    limiters = sorted({choice.prediction.limiter for choice in fastest.values()})
+
+
+def _limiter_dots(cells: Cells) -> list[dict[str, Any]]:
+    """A dot in each cell, in the colour of its limiter."""
+    places: dict[str, list[tuple[int, float]]] = {}
+    for y, row in enumerate(cells):
+        for x, choice in enumerate(row):
+            if choice is not None:
+                places.setdefault(choice.prediction.limiter, []).append((x, y - 0.32))
     dots = []
-    for code, limiter in enumerate(limiters):
-        cells = [key for key, choice in fastest.items() if choice.prediction.limiter == limiter]
-        x = [tiles.index(tile) for tile, _ in cells]
-        y = [clusters.index(cluster) - 0.32 for _, cluster in cells]
+    for code, limiter in enumerate(sorted(places)):
+        columns, rows = zip(*places[limiter], strict=True)
         color, line = COLORS[code % len(COLORS)], {"color": "@surface", "width": 1}
-        dots.append(points(limiter, x, y, {"color": color, "size": 7, "line": line}))
-    return Figure(
-        title="Tile against cluster",
-        note="How much slower the fastest kernel of a tile and cluster is than the best; "
-        "its dot tells its limiter.",
-        traces=[heat, *dots],
-        layout={
-            "showlegend": True,
-            "xaxis": {
-                "title": "CTA tile",
-                "tickvals": list(range(len(tiles))),
-                "ticktext": tiles,
-                "tickangle": -90,
-            }
-            | {"showgrid": False, "zeroline": False},
-            "yaxis": {"title": "cluster", "tickvals": list(range(len(clusters))), "ticktext": clusters}
-            | {"showgrid": False, "zeroline": False},
-        },
-        height_px=160 + 44 * len(clusters),
-        min_width_px=110 + 42 * len(tiles),
-        wide=True,
-    )
+        dots.append(points(limiter, columns, rows, {"color": color, "size": 7, "line": line}))
+    return dots
+
+
+def _axis(title: str, names: Sequence[str]) -> dict[str, Any]:
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names}
+    return {"title": title, **ticks, "showgrid": False, "zeroline": False}
 
 
 def ranking_list(ranking: Ranking) -> Listing:
@@ -206,10 +211,14 @@ def _extents(name: str) -> tuple[int, int]:
     return rows * columns, rows
 
 
+def _slower(choice: Choice, ranking: Ranking) -> float:
+    """Its time over that of the first, less 1."""
+    return choice.prediction.runtime_us / ranking.best.prediction.runtime_us - 1.0
+
+
 def _description(choice: Choice, ranking: Ranking) -> str:
     prediction = choice.prediction
-    slower = prediction.runtime_us / ranking.best.prediction.runtime_us - 1.0
     return (
         f"<b>{kernel_name(choice.candidate)}</b><br>{prediction.runtime_us:.4g} us {band_text(prediction)}<br>"
-        f"{slower:.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
+        f"{_slower(choice, ranking):.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
     )
