@@ -46,7 +46,7 @@ def built(layer: dict[str, Any]) -> KernelBuild:
 
 
 def chain_of(layer: dict[str, Any], layers: int) -> LayerChain:
-    return LayerChain(*(layer[name] for name in ("m", "n", "k", "a_type", "b_type")), layers=layers)
+    return LayerChain((layer["m"], layer["n"], layer["k"]), (layer["a_type"], layer["b_type"]), layers=layers)
 
 
 def described(layer: dict[str, Any], build: KernelBuild, extra: int) -> dict[str, Any]:

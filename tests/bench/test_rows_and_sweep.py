@@ -139,9 +139,8 @@ def test_the_filter_selects_and_multiplies():
 def test_what_the_provider_cannot_run_is_left_out_and_a_list_takes_the_place_of_its_choice():
     problems = [GemmProblem.of(64, 64, 64, "fp32"), GemmProblem.of(64, 64, 64)]
     listed = [KernelConfig(cta_m=256, cta_n=32)]
-    rows = rows_of_problems(
-        problems, FakeProvider(), (9, 0), ConfigFilter(), listed=listed, regime="burst", l2="cold"
-    )
+    chosen = ConfigFilter(listed=listed)
+    rows = rows_of_problems(problems, FakeProvider(), (9, 0), chosen, regime="burst", l2="cold")
     assert [(row.problem.a_dtype.name, row.config) for row in rows] == [("bf16", listed[0])]
 
 

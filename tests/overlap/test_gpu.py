@@ -21,8 +21,8 @@ SHAPES = ((128, 16, 256), (200, 5, 528), (1000, 33, 1040), (17000, 16, 320), (64
 @pytest.mark.parametrize("types", [("e4m3", "e5m2"), ("e5m2", "e4m3"), ("bf16", "bf16")])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_chain_against_float64(types, shape):
-    m, n, k = shape
-    chain = LayerChain(m, n, k, *types, layers=3)
+    m, n, _ = shape
+    chain = LayerChain(shape, types, layers=3)
     for split_k, split_loading in ((1, True), (2, True), (2, False), (8, True)):
         clusters = -(-m // 64) if split_k > 1 else 132
         build = KernelBuild(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,13 +35,17 @@ K_TILE_BITS = 1024
 class ConfigFilter:
     """Which of a provider's configurations to run; an empty selection takes all."""
 
+    listed: Sequence[Config] | None = None
+    """Configurations that replace the provider's own, unless its library chooses itself."""
     tiles: tuple[tuple[int, int], ...] = ()
     clusters: tuple[tuple[int, int], ...] = ()
     schedules: tuple[str, ...] = ()
     swizzles: tuple[int, ...] = ()
     split_k: tuple[int, ...] = (1,)
 
-    def apply(self, configs: Iterable[Config]) -> list[Config]:
+    def apply(self, configs: Sequence[Config]) -> Sequence[Config]:
+        if self.listed is not None and isinstance(configs[0], KernelConfig):
+            return self.listed
         kept: list[Config] = []
         for config in configs:
             if not isinstance(config, KernelConfig):
@@ -102,25 +106,20 @@ def rows_of_problems(
     compute_capability: tuple[int, int],
     config_filter: ConfigFilter,
     *,
-    listed: Sequence[Config] | None = None,
     regime: str,
     l2: str,
 ) -> list[Row]:
-    """Every problem that the provider can run, with each of its configurations that the filter takes.
-
-    `listed` configurations replace the provider's own, unless its library chooses itself.
-    """
+    """Every problem that the provider can run, with each of its configurations that the filter takes."""
     rows: list[Row] = []
     for problem in problems:
         fitting = padded(problem)
         if provider.unsupported(fitting, compute_capability):
             continue
-        own = provider.configs(fitting, compute_capability)
-        chosen = listed if listed is not None and isinstance(own[0], KernelConfig) else own
+        configs = config_filter.apply(provider.configs(fitting, compute_capability))
         asked = (problem.m, problem.n, problem.k)
         rows.extend(
             Row(kernel=provider.name, problem=fitting, config=config, asked=asked, regime=regime, l2=l2)
-            for config in (config_filter.apply(chosen) if chosen is own else chosen)
+            for config in configs
             if _every_split_has_a_k_tile(config, fitting)
         )
     return rows

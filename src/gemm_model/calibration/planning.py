@@ -18,7 +18,7 @@ from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.calibration_file import Calibration
+from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernels.family import KernelFamily
 
 CANDIDATE_SHAPES = 1200
@@ -30,6 +30,8 @@ class Plan:
     """Rows to measure, with their expected cost and information."""
 
     rows: list[Row]
+    donor: str
+    """The calibration whose sensitivities choose them."""
     pool: int
     """Rows that they were chosen from."""
     shapes: int
@@ -42,7 +44,6 @@ class Plan:
 def planned_rows(
     gpu: GpuSpec,
     family: KernelFamily,
-    donor: Calibration,
     types: Sequence[str],
     *,
     budget_s: float,
@@ -59,6 +60,7 @@ def planned_rows(
     for dtype in types:
         if not gpu.multiplies(operand_type(dtype)[0]):
             raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
+    donor, _ = calibration_for(gpu, family.name)
     draw = random.Random(SEED)
     pool: list[Row] = []
     derivatives = []
@@ -77,6 +79,7 @@ def planned_rows(
     rows = [pool[position] for position in sorted(chosen.tolist())]
     return Plan(
         rows=rows,
+        donor=donor.name,
         pool=len(pool),
         shapes=len({row.problem for row in rows}),
         measure_s=float(cost_ms[chosen].sum()) / 1e3,

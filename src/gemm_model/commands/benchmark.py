@@ -208,9 +208,8 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
             selected = _config_filter(args)
             for name, provider in providers.items():
                 listed = configs_of_table(args.configs, name) if args.configs else None
-                rows += rows_of_problems(
-                    problems, provider, capability, selected, listed=listed, regime=args.regime, l2=l2
-                )
+                chosen = replace(selected, listed=listed)
+                rows += rows_of_problems(problems, provider, capability, chosen, regime=args.regime, l2=l2)
         if not rows:
             raise InputError(_why_nothing(problems, list(providers.values()), capability))
     ordered = arranged(

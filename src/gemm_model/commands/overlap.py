@@ -140,7 +140,7 @@ def _measure(case: LayerCase, tuning: Tuning | None, sm_clk_mhz: float) -> dict[
         raise InputError(f"--measure needs a Hopper GPU (compute capability 9.0); this one is {name}")
     from gemm_model.overlap.chain import LayerChain, PreviousSpec
 
-    chain = LayerChain(case.m, case.n, case.k, case.build.a_type, case.build.b_type)
+    chain = LayerChain((case.m, case.n, case.k), (case.build.a_type, case.build.b_type))
     previous = PreviousSpec(extra_clocks=round(case.extra_us * sm_clk_mhz))
 
     def measure_us(setting: OverlapSetting) -> float:

@@ -10,7 +10,6 @@ from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
-from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document
 
@@ -36,14 +35,13 @@ def run(args: argparse.Namespace) -> Document:
     gpu = common.settings(args).gpu
     family = family_of(args.family, gpu)
     types = common.listed(args.dtype)
-    donor, _ = calibration_for(gpu, family.name)
     sizes = _sizes(args.input)
     with common.progress("planning", len(types) + 1) as advance:
-        plan = planned_rows(gpu, family, donor, types, budget_s=budget_s, sizes=sizes, advance=advance)
+        plan = planned_rows(gpu, family, types, budget_s=budget_s, sizes=sizes, advance=advance)
     lines = [
         f"rows      {len(plan.rows)} of {plan.pool} candidates, {plan.shapes} shapes",
         f"measure   about {plan.measure_s:.0f} s of {budget_s:.0f} s on one card",
-        f"by        sensitivities of {donor.name}",
+        f"by        sensitivities of {plan.donor}",
         f"unknown   {plan.left_unknown:.0%} of what was not known of a number, in the median, is left",
     ]
     figures = {
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> Document:
     }
     return Document(
         gpu=gpu.name,
-        result={"file": args.output, "rows": len(plan.rows), "donor": donor.name, **figures},
+        result={"file": args.output, "rows": len(plan.rows), "donor": plan.donor, **figures},
         text=lambda: "\n".join(lines),
         notes=[f"measure it by gemm-model benchmark --rows {args.output} --output rows.csv"],
         files=[(args.output, lambda path: write_plan(plan.rows, path))],

@@ -29,12 +29,11 @@ TORCH_TYPE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousSpec:
-    """The kernel before each GEMM: sum of ``parts`` inputs, normalized or not, ``extra_clocks`` longer.
+    """The kernel before each GEMM: sum of its inputs, normalized or not, ``extra_clocks`` longer.
 
     trigger_early: it lets the GEMM start at once instead of after its last store.
     """
 
-    parts: int = 1
     normalize: bool = True
     extra_clocks: int = 0
     trigger_early: bool = True
@@ -99,10 +98,11 @@ class LayerChain:
     """``layers`` pairs of previous kernel and GEMM D[n, m] = Y[n, k] A[m, k]^T with weights of their own."""
 
     def __init__(
-        self, m: int, n: int, k: int, a_type: str, b_type: str, *, layers: int = 16, parts: int = 1
+        self, size: tuple[int, int, int], types: tuple[str, str], *, layers: int = 16, parts: int = 1
     ) -> None:
-        self.m, self.n, self.k, self.layers, self.parts = m, n, k, layers, parts
-        self.a_type, self.b_type = a_type, b_type
+        self.m, self.n, self.k = m, n, k = size
+        self.a_type, self.b_type = a_type, b_type = types
+        self.layers, self.parts = layers, parts
         self.pitch = max(m, k)
         self.trace = torch.zeros((layers, 1024, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
         self.previous_trace = torch.zeros((layers, n, len(TRACE_EVENTS)), dtype=torch.int64, device="cuda")
