@@ -209,8 +209,7 @@ def test_what_is_under_way_bounds_what_comes_from_dram():
 
 
 @pytest.mark.parametrize(
-    ("cluster", "ctas", "hidden", "crowded", "rows"),
-    [(1, 132, 0.0, 1.0, 32), (2, 120, 0.6, 1.5, 64 * 3 / 4)],
+    ("cluster", "ctas", "hidden", "crowded", "rows"), [(1, 132, 0.0, 1.0, 32), (2, 120, 0.6, 1.5, 64 * 3 / 4)]
 )
 def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, hidden, crowded, rows):
     """32 of 64 rows outside; in clusters of 2x2, which hide part of it, three of four boxes."""
