@@ -44,10 +44,18 @@ def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
     assert len(gpc_of_clusters(H200.tpc_rounds, 1)) == H200.sm_count
 
 
-def test_a_plain_launch_fills_gpc_after_gpc():
-    assert gpc_of_clusters(((0, 1), (2, 0)), 1, plain_launch=True) == [0, 0, 0, 0, 1, 1, 2, 2]
-    # One that names clusters of two does not.
-    assert gpc_of_clusters(((0, 1), (2, 0)), 2, plain_launch=True) == [0, 1, 2, 0]
+def test_a_plain_launch_fills_gpc_after_gpc_with_as_many_ctas_as_each_takes():
+    # Four CTAs go to GPCs 0 0 1 1, eight to 0 0 0 0 1 1 1 1, one behind the other; all of them want one column.
+    for ctas, requests in ((2, 2 / 2), (4, 2 / 4), (8, 2 / 8)):
+        column, rows = asked(TWO_GPCS, ctas * 128, 128, PLAIN, swizzle=1, raster="along_n")
+        assert (column[0], rows[0]) == (pytest.approx(requests), pytest.approx(1.0))
+    # Two columns of two rows, column after column: a GPC gets one column, twice, and both rows.
+    column, rows = asked(TWO_GPCS, 2 * 128, 2 * 128, PLAIN, swizzle=1, raster="along_n")
+    assert (column[0], rows[0]) == (pytest.approx(2 / 4), pytest.approx(4 / 4))
+    # Of 8 CTAs on one GPC four make one request, and each further one a quarter.
+    one_gpc = replace(TWO_GPCS, tpc_rounds=((0, 0), (0, 0)))
+    column, _ = asked(one_gpc, 8 * 128, 128, PLAIN, swizzle=1, raster="along_n")
+    assert column[0] == pytest.approx((1 + 4 / 4) / 8)
 
 
 def test_clusters_that_go_to_the_gpcs_in_turn_do_not_begin_with_one_of_them():
@@ -79,6 +87,15 @@ def test_a_group_that_ends_within_the_wave_begins_again_at_its_first_row():
     # Back and forth the rows are 0 1 1 0 0 1 1 0: GPCs in turn have both of them, twice.
     columns, rows = asked(TWO_GPCS, 2 * 128, 4 * 128, SERPENTINE, **kernel)
     assert (rows[0], columns[0]) == (pytest.approx(4 / 8), pytest.approx(8 / 8))
+
+
+@pytest.mark.parametrize(("columns", "asked_once"), [(8, True), (7, True), (6, True), (5, False)])
+def test_places_outside_the_matrix_keep_the_columns_of_a_group_of_eight_on_their_gpcs(columns, asked_once):
+    """Clusters of two go to eight GPCs in turn: a GPC wants one column of eight, again and again."""
+    eight = replace(H200, tpc_rounds=(tuple(range(8)),) * 8, sm_count=128, resident_clusters={2: 64})
+    order = replace(STRAIGHT, own_group=8.0)
+    fast, _ = asked(eight, 16 * 128, columns * 256, order, cluster_n=2, raster="along_n")
+    assert (fast[0] < 0.4) == asked_once
 
 
 def test_rows_of_different_matrices_are_not_the_same():

@@ -267,7 +267,7 @@ def _all_l2_bytes(rows: Observations, times: KernelTime) -> Values:
     """L2 bytes with those that no operand or output asks for: code, tables, descriptors [B]."""
     known, batch = room_numbers("calibration"), rows.shape.batch
     ctas = rows.shape.schedule.resident * batch.cluster_m * batch.cluster_n
-    return times.traffic.l2_load_bytes + known.other_l2_bytes + known.l2_bytes_per_cta * ctas
+    return times.traffic.l2_counted_bytes + known.other_l2_bytes + known.l2_bytes_per_cta * ctas
 
 
 def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:

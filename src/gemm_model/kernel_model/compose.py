@@ -6,10 +6,12 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import (
     Flags,
     Values,
+    any_of,
     is_one,
     is_zero,
     maximum,
     minimum,
+    negated,
     power,
     root,
     scaled,
@@ -361,5 +363,7 @@ def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
         before, beyond_before = found, beyond
         inside = (secant >= low) & (secant <= high)
         settled = beyond * beyond < 1e-14
+        if not any_of(negated(settled)):
+            break
         found = where(settled, found, where(inside, secant, (low + high) / 2.0))
     return found

@@ -73,7 +73,7 @@ def demand_of(kernel: Kernel) -> Demand:
     )
     # Tiles drift apart while L2 works, and fewer of their requests merge.
     l2_us = moved.l2_load_bytes / l2_bytes_per_us(kernel.gpu, kernel.numbers)
-    moved = out_of_step(moved, l2_us, kernel.numbers)
+    moved = out_of_step(moved, l2_us, kernel)
     return _new_demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 
@@ -103,5 +103,5 @@ def _scale_misses(kernel: Kernel, moved: Traffic) -> Values:
     kinds = kernel.batch.kinds
     if kinds is None or not any_of(kinds.software_scales):
         return 0.0
-    missed = rows_missed_share(kernel.batch, kernel.gpu, kernel.schedule, kernel.numbers)
+    missed = rows_missed_share(kernel)
     return moved.from_dram * missed

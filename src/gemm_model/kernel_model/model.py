@@ -381,7 +381,7 @@ class PhysicalEvaluation:
         bytes_by_level = {
             "dram": moved.dram_bytes,
             # As the counter lts__t_bytes sums them, and what SMs ask for.
-            "l2": moved.l2_load_bytes,
+            "l2": moved.l2_counted_bytes,
             "l2_requests": moved.l2_request_bytes,
             "smem": (
                 resources.stage_bytes * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n

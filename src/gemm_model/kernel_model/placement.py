@@ -44,10 +44,15 @@ def requests_in_order(
     if any_of(shared[0]) or any_of(shared[1]):
         minor_shared = where(where(schedule.minor_is_m, *shared), 1.0, 0.0)
         major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
+    group = schedule.group
+    if order.own_group is not None:
+        # Clusters pass over places outside the matrix: six or seven panels are walked like a whole group of eight
+        # (L2 counters of 29 kernels; those of two to five show no such places).
+        group = where(group >= 0.75 * order.own_group, order.own_group, group)
     return counted.of_waves(
         ctas_per_cluster,
         (minor_shared, major_shared),
-        (schedule.group, schedule.group_steps, schedule.groups),
+        (group, schedule.group_steps, schedule.groups),
         schedule.resident,
     )
 
@@ -67,15 +72,12 @@ def _in_turn(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], 
     )
 
 
-def gpc_of_clusters(
-    tpc_rounds: Sequence[Sequence[int]], ctas_per_cluster: int, *, plain_launch: bool = False
-) -> list[int]:
+def gpc_of_clusters(tpc_rounds: Sequence[Sequence[int]], ctas_per_cluster: int) -> list[int]:
     """GPC of each cluster, in the order in which the launcher fills them.
 
     Single CTAs go to one SM of each TPC of a round, then to the other one; clusters of two take a TPC each.
     Clusters of four take two TPCs of each GPC that has them left, without those that a round repeats (SMs of
-    each CTA, h200). A plain launch of single CTAs fills GPC after GPC: in counters of CUTLASS's 1x1 kernels
-    (h200), requests merge among as many consecutive CTAs as a GPC has SMs.
+    each CTA, h200).
     """
     if ctas_per_cluster > SMS_PER_TPC:
         left = Counter(gpc for tpcs in tpc_rounds for gpc in set(tpcs))
@@ -83,8 +85,7 @@ def gpc_of_clusters(
         turns = range(max(left.values()) // tpcs)
         return [gpc for turn in turns for gpc in sorted(left) if left[gpc] // tpcs > turn]
     times = SMS_PER_TPC // ctas_per_cluster
-    in_turn = [gpc for tpcs in tpc_rounds for gpc in list(tpcs) * times]
-    return sorted(in_turn) if plain_launch and ctas_per_cluster == 1 else in_turn
+    return [gpc for tpcs in tpc_rounds for gpc in list(tpcs) * times]
 
 
 def gpc_of_taken_sms(tpc_rounds: Sequence[Sequence[int]]) -> list[int]:
@@ -149,10 +150,9 @@ class _CountedRequests:
         self, tpc_rounds: Sequence[Sequence[int]], most_merged: float, serpentine: bool, plain_launch: bool
     ) -> None:
         self.most_merged, self.serpentine = most_merged, serpentine
-        self.gpcs = [
-            np.array(gpc_of_clusters(tpc_rounds, ctas, plain_launch=plain_launch)) for ctas in ORDERED_SIZES
-        ]
+        self.gpcs = [np.array(gpc_of_clusters(tpc_rounds, ctas)) for ctas in ORDERED_SIZES]
         self.sms = len(self.gpcs[0])
+        self.plain_starts = _plain_starts(tpc_rounds) if plain_launch else None
         self.kinds = (len(ORDERED_SIZES), 2, 2, self.sms + 1, self.sms + 1)
         """Sizes of a cluster less one, shared minor and major operand, width and steps of a group."""
         self.place = np.full(math.prod(self.kinds), -1.0)
@@ -206,7 +206,7 @@ class _CountedRequests:
             groups = np.arange(most.sum()) - np.repeat(first, most) + 1
             rows = [np.repeat(values, most) for values in found]
             counted = np.empty((2, len(groups), self.sms + 1))
-            for size in range(len(ORDERED_SIZES)):
+            for size in np.unique(found[0]):
                 of_size = rows[0] == size
                 counted[:, of_size] = self._count(
                     size, *(values[of_size, None] for values in (*rows[1:], groups))
@@ -251,6 +251,9 @@ class _CountedRequests:
         for extent, (panel, shared) in enumerate(((minor, minor_shared), (major, major_shared))):
             panels = panel.max(axis=1, keepdims=True, initial=0) + 1
             asked = np.where(shared > 0, 0, matrix * panels) + panel
+            if size == 0 and self.plain_starts is not None:
+                seen[extent, :, 1:] = _requests_of_plain_launches(asked, self.plain_starts, self.most_merged)
+                continue
             earlier = _seen_before(asked * (gpcs.max() + 1) + gpcs)
             # The first `most_merged` of a GPC make one request, each further one its share of one.
             further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)
@@ -258,6 +261,37 @@ class _CountedRequests:
             seen[extent, :, 1 : len(gpcs) + 1] = requests
             seen[extent, :, len(gpcs) + 1 :] = requests[:, -1:]
         return seen
+
+
+def _plain_starts(tpc_rounds: Sequence[Sequence[int]]) -> IntArray:
+    """The first CTA on the GPC of each CTA, in plain launches of one CTA, of two and so on, by launch and CTA.
+
+    A launch fills the SMs that it takes (`gpc_of_taken_sms`) GPC after GPC.
+    """
+    taken_sms = gpc_of_taken_sms(tpc_rounds)
+    starts = np.full((len(taken_sms), len(taken_sms)), len(taken_sms))
+    for ctas in range(1, len(taken_sms) + 1):
+        gpcs = np.sort(taken_sms[:ctas])
+        starts[ctas - 1, :ctas] = np.searchsorted(gpcs, gpcs)
+    return starts
+
+
+def _requests_of_plain_launches(asked: IntArray, starts: IntArray, most_merged: float) -> FloatArray:
+    """Requests over those that SMs make in launches of one CTA, of two and so on, for rows of panels asked.
+
+    A CTA's request merges if an earlier CTA of its GPC asks for the same panel; further ones as in `_count`.
+    """
+    order = np.argsort(asked, axis=1, kind="stable")
+    ordered = np.take_along_axis(asked, order, axis=1)
+    requests = np.zeros((len(asked), len(starts)))
+    running = np.arange(len(starts)) <= np.arange(len(starts))[:, None]
+    for back, share in ((1, 1.0), (int(most_merged), -1.0 / most_merged)):
+        before = np.full_like(order, -1)
+        same = ordered[:, back:] == ordered[:, :-back]
+        np.put_along_axis(before, order[:, back:], np.where(same, order[:, :-back], -1), axis=1)
+        alone = (before[:, None] < starts) & running
+        requests += share * (alone.sum(axis=2) - (running.sum(axis=1) if share < 0.0 else 0))
+    return requests / np.arange(1, len(starts) + 1)
 
 
 def _seen_before(values: IntArray) -> IntArray:

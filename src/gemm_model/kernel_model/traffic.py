@@ -51,18 +51,29 @@ class Traffic:
     crossing_bytes: Values
     """Bytes that one half of L2 reads from the other for its SMs."""
     l2_load_bytes: Values
-    """Bytes that L2 reads and writes, as `lts__t_bytes` counts them: requests, rows outside the matrix,
-    crossings, and writes, half of which cross too."""
+    """Bytes that L2 reads and writes: requests, rows outside the matrix, crossings, and writes, half of which
+    cross too."""
     l2_store_bytes: Values
     """The writes among l2_load_bytes."""
+    l2_uncounted_bytes: Values
+    """The work on rows stored in several pieces that no counter shows, among l2_store_bytes."""
     merged_bytes: Values
-    """Bytes that coalescing saves L2 while neighbouring SMs stay in lock-step."""
+    """Bytes that coalescing saves L2."""
+    equal_bytes: Values
+    """Bytes of requests that equal an earlier one of the same GPC, merged or not."""
+    equal_fresh: Values
+    """Share of these for bytes that come from DRAM [1]."""
     from_dram: Values
     """Share of the operands that L2 does not hold at the start; of B alone if the kernel before wrote A."""
 
     @property
     def dram_bytes(self) -> Values:
         return self.dram_read_bytes + self.dram_write_bytes
+
+    @property
+    def l2_counted_bytes(self) -> Values:
+        """What `lts__t_bytes` counts of l2_load_bytes."""
+        return self.l2_load_bytes - self.l2_uncounted_bytes
 
 
 _new_traffic = constructor(Traffic)
@@ -78,14 +89,18 @@ def traffic(kernel: Kernel) -> Traffic:
     order = kernel.geometry.family.tile_order
     output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
     read_once = operands + sources
-    panels = _wave_panels(batch, schedule)
-    asked = _requests(kernel)
-    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
-    k_bytes = k_tiles * kernel.resources.cta_k
-    requests = asked.requests * k_bytes
-    reads = _dram_reads(operands, requests, gpu, schedule, panels, numbers) + sources
     between = footprint_bytes(batch, kernel.around, read_once + output, l2=kernel.l2)
     kept = _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    panels = _wave_panels(batch, schedule)
+    fresh = _fresh_panels(panels, schedule, numbers.l2_capacity.share * gpu.l2_bytes)
+    asked = _requests(kernel, fresh)
+    k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
+    k_bytes = k_tiles * kernel.resources.cta_k
+    equal_bytes = asked.equal_bytes * k_bytes
+    equal_fresh = scaled(asked.equal_fresh, 1.0 - kept)
+    merged = equal_bytes * _merging_share(equal_fresh, 0.0, kernel)
+    requests = asked.bytes * k_bytes - merged
+    reads = _dram_reads(operands, requests, gpu, schedule, panels, fresh, numbers) + sources
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     if kernel.a_written and gpu.l2_unwritten_share > 0.0:
@@ -97,8 +112,9 @@ def traffic(kernel: Kernel) -> Traffic:
         reads = reads + 0.5 * workspace
     spilled = spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     writes = output + workspace
-    crossing = panels.crossing * reads
-    stored = L2_WRITES * (writes + _misaligned_bytes(batch, numbers))
+    crossing = _crossing_share(panels, schedule, asked.equal) * reads
+    in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
+    stored = L2_WRITES * writes + in_pieces
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -111,7 +127,10 @@ def traffic(kernel: Kernel) -> Traffic:
         crossing_bytes=crossing,
         l2_load_bytes=requests + (asked.outside * k_bytes + crossing + stored + spilled + sources),
         l2_store_bytes=stored,
-        merged_bytes=asked.merged * k_bytes,
+        l2_uncounted_bytes=scaled(in_pieces, 1.0 - room_numbers("kernel_model").misaligned_counted_share),
+        merged_bytes=merged,
+        equal_bytes=equal_bytes,
+        equal_fresh=equal_fresh,
         from_dram=from_dram,
     )
 
@@ -120,40 +139,48 @@ def traffic(kernel: Kernel) -> Traffic:
 class _Requests:
     """Bytes that one CTA requests from L2 for each element of K; each field is a number or an array."""
 
-    requests: Values
-    """Bytes after multicast and coalescing."""
+    bytes: Values
+    """Bytes after multicast."""
     outside: Values
     """Bytes of rows outside the matrix."""
-    merged: Values
+    equal_bytes: Values
+    """Bytes of requests that equal an earlier one of the same GPC."""
+    equal_fresh: Values
+    """Share of these whose panel comes from DRAM [1]."""
+    equal: tuple[Values, Values]
+    """Shares of the requests for A, and for B, that another one of the same GPC equals [1]."""
 
 
-def _requests(kernel: Kernel) -> _Requests:
+def _requests(kernel: Kernel, fresh: tuple[Values, Values]) -> _Requests:
     """The requests of one CTA: by multicast, the CTAs of a cluster row share A, those of a column share B.
 
-    A pair of CTAs on one MMA shares B without multicast: each CTA requests its half.
+    A pair of CTAs on one MMA shares B without multicast: each CTA requests its half. `fresh` are the shares of
+    the minor and the major panels that come from DRAM.
     """
-    batch, schedule = kernel.batch, kernel.schedule
-    holders, coalescing = kernel.resources.b_holders, kernel.numbers.coalescing
+    batch, schedule, holders = kernel.batch, kernel.schedule, kernel.resources.b_holders
     a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
     b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
     a_pieces = further_pieces(batch.a_pitch_bytes)
     b_pieces = further_pieces(batch.b_pitch_bytes)
-    # Multicast requests do not merge, nor do rows that share sectors with their neighbours.
-    a_alone = (batch.cluster_n < 2) & (a_pieces < 2.0)
-    b_alone = (batch.cluster_m / holders < 2) & (b_pieces < 2.0)
+    # Multicast requests do not merge, nor do rows that share sectors with their neighbours; of rows that split
+    # pieces of 64 bytes half do (L2 counters of 48 kernels).
+    a_alone = (batch.cluster_n < 2) * maximum(1.0 - 0.5 * a_pieces, 0.0)
+    b_alone = (batch.cluster_m / holders < 2) * maximum(1.0 - 0.5 * b_pieces, 0.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
-    a_merged = coalescing.share * a_alone * a_asked * a_equal
-    b_merged = coalescing.share * b_alone * b_asked * b_equal
-    merged = a_merged + b_merged
+    a_same = a_alone * a_asked * a_equal
+    b_same = b_alone * b_asked * b_equal
+    same = a_same + b_same
+    a_fresh, b_fresh = in_order(schedule.minor_is_m, *fresh)
+    equal_fresh = (a_same * a_fresh + b_same * b_fresh) / maximum(same, 1e-9)
     a_outside = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * (1.0 - schedule.filled_m)
     b_outside = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * (1.0 - schedule.filled_n)
     outside = a_outside * where(batch.cluster_n > 1, 1.0, SECTOR_OF_LINE) + b_outside * where(
         batch.cluster_m / holders > 1, 1.0, SECTOR_OF_LINE
     )
-    return _Requests(a_asked + b_asked - merged, outside, merged)
+    return _Requests(a_asked + b_asked, outside, same, equal_fresh, (a_equal, b_equal))
 
 
 def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values, Values]:
@@ -206,7 +233,7 @@ def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
 
 
 def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
-    """Bytes of output that L2 takes beyond the output itself, for rows that are stored in several pieces."""
+    """L2's work beyond the output itself, in bytes, for rows that are stored in several pieces."""
     pieces = further_pieces(batch.output_pitch_bytes)
     if not any_of(pieces > 0.0):
         return 0.0
@@ -226,6 +253,7 @@ def _dram_reads(
     gpu: GpuSpec,
     schedule: TileSchedule,
     panels: _WavePanels,
+    fresh: tuple[Values, Values],
     numbers: KernelNumbers,
 ) -> Values:
     """Bytes of `operands` that come from DRAM, given the bytes that SMs request.
@@ -237,14 +265,21 @@ def _dram_reads(
     capacity = numbers.l2_capacity.share * gpu.l2_bytes
     waves = maximum(schedule.tiles / schedule.resident, 1.0)
     touched = waves * panels.bytes
-    minor_again = maximum(waves * panels.minor_bytes - panels.minor_operand_bytes, 0.0)
-    major_again = maximum(waves * panels.major_bytes - panels.major_operand_bytes, 0.0)
-    minor_kept = minor_again * _kept(panels.until_minor_bytes, capacity)
-    major_kept = major_again * _kept(panels.until_major_bytes, capacity)
-    streamed = touched - minor_kept - major_kept
+    streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
     late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, numbers)
     # Operands that fit in L2 together stay, however far apart the tiles are.
     return maximum(streamed + (1.0 - _kept(operands, capacity)) * late, operands)
+
+
+def _fresh_panels(panels: _WavePanels, schedule: TileSchedule, capacity: Values) -> tuple[Values, Values]:
+    """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
+    waves = maximum(schedule.tiles / schedule.resident, 1.0)
+    minor_new = minimum(panels.minor_operand_bytes / (waves * panels.minor_bytes), 1.0)
+    major_new = minimum(panels.major_operand_bytes / (waves * panels.major_bytes), 1.0)
+    return (
+        1.0 - (1.0 - minor_new) * _kept(panels.until_minor_bytes, capacity),
+        1.0 - (1.0 - major_new) * _kept(panels.until_major_bytes, capacity),
+    )
 
 
 def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
@@ -278,8 +313,6 @@ class _WavePanels:
     """Bytes that L2 takes in until the next wave of a group reads the minor panels again."""
     until_major_bytes: Values
     """Bytes that L2 takes in until the next group reads the major panels again."""
-    crossing: Values
-    """Share of the wave's bytes that cross from one half of L2 to the other."""
 
     @property
     def bytes(self) -> Values:
@@ -313,12 +346,6 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     until_minor = until_minor + schedule.resident * tile_output
     group_tiles = maximum(schedule.group * schedule.group_steps, schedule.resident)
     until_major = minor + schedule.group_steps * major_panel * major_matrices + group_tiles * tile_output
-    # A line that several clusters read crosses once, unless all of them happen to be on the line's own side.
-    # Splits of a tile want other lines of its panels.
-    clusters = minimum(schedule.resident, schedule.tiles) / schedule.splits_at_once
-    minor_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.minor_panels, 1.0))
-    major_cross = 1.0 - 0.5 ** (clusters / maximum(schedule.major_panels, 1.0))
-    crossing = (minor * minor_cross + major * major_cross) / (minor + major)
     return _WavePanels(
         minor_bytes=minor,
         major_bytes=major,
@@ -326,31 +353,53 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         major_operand_bytes=major_operand,
         until_minor_bytes=until_minor,
         until_major_bytes=until_major,
-        crossing=crossing,
     )
 
 
-def rows_missed_share(
-    batch: GemmBatch, gpu: GpuSpec, schedule: TileSchedule, numbers: KernelNumbers
-) -> Values:
+def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Values, Values]) -> Values:
+    """Share of a wave's bytes that cross from one half of L2 to the other [1].
+
+    A line that several GPCs read crosses once, unless all of them happen to be on the line's own side. A GPC
+    counts once: `equal` are the shares of requests for A, and for B, that another one of their GPC equals.
+    """
+    # Splits of a tile want other lines of its panels.
+    clusters = minimum(schedule.resident, schedule.tiles) / schedule.splits_at_once
+    minor_equal, major_equal = in_order(schedule.minor_is_m, *equal)
+    minor_gpcs = clusters / maximum(schedule.minor_panels, 1.0) * (1.0 - minor_equal)
+    major_gpcs = clusters / maximum(schedule.major_panels, 1.0) * (1.0 - major_equal)
+    minor_cross, major_cross = 1.0 - 0.5**minor_gpcs, 1.0 - 0.5**major_gpcs
+    return (panels.minor_bytes * minor_cross + panels.major_bytes * major_cross) / panels.bytes
+
+
+def rows_missed_share(kernel: Kernel) -> Values:
     """Share of a wave's row panels that miss in L2 [1]: new panels and evicted ones."""
-    panels = where(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
-    panels = panels * _matrices(batch, schedule)[0]
-    touched = maximum(schedule.tiles / schedule.resident, 1.0) * panels * batch.cluster_m * batch.cta_m
-    new = minimum(batch.m * batch.batch / touched, 1.0)
-    until_minor_bytes = _wave_panels(batch, schedule).until_minor_bytes
-    return 1.0 - (1.0 - new) * _kept(until_minor_bytes, numbers.l2_capacity.share * gpu.l2_bytes)
+    schedule, capacity = kernel.schedule, kernel.numbers.l2_capacity.share * kernel.gpu.l2_bytes
+    fresh = _fresh_panels(_wave_panels(kernel.batch, schedule), schedule, capacity)
+    return in_order(schedule.minor_is_m, *fresh)[0]
 
 
-def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffic:
+def _merging_share(fresh: Values, elapsed: Values, kernel: Kernel) -> Values:
+    """Share of equal requests that merge [1], of which `fresh` are for bytes that come from DRAM.
+
+    A request merges if it comes while an earlier one waits. CTAs are apart by 1 / share - 1 + `elapsed` times
+    DRAM's latency; a wait for L2 alone is shorter by the ratio of the card's latencies.
+    """
+    gpu, share = kernel.gpu, kernel.numbers.coalescing.share
+    apart = 1.0 - share + share * elapsed
+    longer = 1.0
+    if gpu.dram_latency_ns is not None and gpu.l2_latency_clk is not None:
+        longer = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz / gpu.l2_latency_clk
+    return share * (fresh / (share + apart) + (1.0 - fresh) / (share + longer * apart))
+
+
+def out_of_step(moved: Traffic, l2_us: Values, kernel: Kernel) -> Traffic:
     """The traffic after tiles have lost lock-step, so that fewer of their requests merge.
 
     L2 serves tiles unevenly, so they drift apart with L2 time until neighbours no longer request the same bytes
     at the same time.
     """
-    coalescing = numbers.coalescing
-    elapsed = coalescing.loss_per_ms * 1e-3 * l2_us
-    merged = moved.merged_bytes / (1.0 + elapsed)
+    elapsed = kernel.numbers.coalescing.loss_per_ms * 1e-3 * l2_us
+    merged = moved.equal_bytes * _merging_share(moved.equal_fresh, elapsed, kernel)
     lost = moved.merged_bytes - merged
     # Not `dataclasses.replace`, which would take a tenth of the whole model's time on one row.
     return _new_traffic(
@@ -363,6 +412,9 @@ def out_of_step(moved: Traffic, l2_us: Values, numbers: KernelNumbers) -> Traffi
         crossing_bytes=moved.crossing_bytes,
         l2_load_bytes=moved.l2_load_bytes + lost,
         l2_store_bytes=moved.l2_store_bytes,
+        l2_uncounted_bytes=moved.l2_uncounted_bytes,
         merged_bytes=merged,
+        equal_bytes=moved.equal_bytes,
+        equal_fresh=moved.equal_fresh,
         from_dram=moved.from_dram,
     )
