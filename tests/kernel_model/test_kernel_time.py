@@ -54,10 +54,12 @@ def test_a_tile_is_loaded_before_any_output_is_written():
     # 2 k tiles of 128 x 128: 64 KB of operands and 32 KB of outputs a tile, 132 tiles at once.
     batch = row((1408, 1536, 128), cta_m=128, cta_n=128)
     known = numbers().without(["coalescing", "latency", "edge_tiles", "port"])
-    shape = geometry_of(batch, 4096.0, H200, family_of("quack", H200))
-    tile = tile_times(shape, H200, numbers_on(H200, known), regime="counters", l2="cold")
+    # Clusters ask for themselves: where they lie is not known.
+    gpu = replace(H200, tpc_rounds=(), l2_merging_sms=1.0)
+    shape = geometry_of(batch, 4096.0, gpu, family_of("quack", gpu))
+    tile = tile_times(shape, gpu, numbers_on(gpu, known), regime="counters", l2="cold")
     # 2 * 128 * 128 * 64 FLOP of a k tile at 0.8 of 4096 a clock, and 16 clocks to issue.
-    clk_mhz = times_of(batch, known, regime="counters").sm_clk_mhz
+    clk_mhz = times_of(batch, known, gpu=gpu, regime="counters").sm_clk_mhz
     assert tile.mma_us == pytest.approx((640 + 16) / clk_mhz)
     assert tile.k_tile_us == pytest.approx(132 * 32768 / L2_BYTES_PER_US)
     assert tile.turns_us == 0.0

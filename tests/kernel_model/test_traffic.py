@@ -9,12 +9,14 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
-from gemm_model.kernel_model.traffic import merged_share, out_of_step, traffic
+from gemm_model.kernel_model.rates import l2_bytes_per_us
+from gemm_model.kernel_model.traffic import merged_share, traffic
 from gemm_model.kernels.registry import family_of
 from tests.kernel_model.kernels import B200, H200, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
 ALONE = numbers().without(["coalescing"])
+EVERY = numbers({"coalescing.share": 1.0, "coalescing.loss_per_ms": 0.0})
 CUBE_OUTPUT = 4096 * 4096 * 2
 
 
@@ -149,12 +151,9 @@ def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge
     """Rows of 4104 elements start at odd multiples of 16 bytes: they share sectors with their neighbours. Of rows
     of 4112, at odd multiples of 32 bytes, half the requests merge.
     """
-    whole, found = (
-        moved(row((4096, 4096, depth), cta_m=128, cta_n=128, cluster_m=cluster, cluster_n=cluster))
-        for depth in (4096, k)
-    )
-    assert found.equal_bytes == pytest.approx(merge * whole.equal_bytes, rel=0.02)
-    assert (found.merged_bytes > 0) == (merge > 0)
+    found = moved(row((4096, 4096, k), cta_m=128, cta_n=128, cluster_m=cluster, cluster_n=cluster), EVERY)
+    one = moved(row((4096, 4096, 4096), cta_m=128, cta_n=128), EVERY).merged_bytes
+    assert found.merged_bytes == pytest.approx(merge * one, rel=0.02)
 
 
 def test_requests_of_pairs_for_their_halves_of_b_merge():
@@ -186,26 +185,28 @@ def test_requests_for_few_panels_meet(panels, cluster_size, asked):
 
 
 def test_requests_stop_merging_the_longer_l2_works():
-    kernel = kernel_of(row((8192, 8192, 8192), cta_m=128, cta_n=128), gpu=replace(H200, dram_latency_ns=None))
-    found = traffic(kernel)
-    # CTAs 0.25 latencies apart, of whose requests 0.8 merge; 6 more after three milliseconds at a loss of 2.
-    long = out_of_step(found, 3000.0, kernel)
-    assert found.merged_bytes == pytest.approx(found.equal_bytes / 1.25)
-    assert long.merged_bytes == pytest.approx(found.equal_bytes / 7.25)
-    lost = found.merged_bytes - long.merged_bytes
-    assert long.l2_request_bytes == pytest.approx(found.l2_request_bytes + lost)
-    assert long.l2_load_bytes == pytest.approx(found.l2_load_bytes + lost)
-    kept = ("operand_bytes", "output_bytes", "dram_read_bytes", "dram_write_bytes", "l2_store_bytes")
-    assert all(getattr(long, name) == getattr(found, name) for name in kept)
+    """CTAs are 0.25 latencies of DRAM apart, of whose requests 0.8 merge; 2 more for each millisecond of L2."""
+    gpu = replace(H200, dram_latency_ns=None)
+    for k in (4096, 65536):
+        batch = row((4096, 4096, k), cta_m=128, cta_n=128)
+        found, every = (moved(batch, known, gpu=gpu) for known in (numbers(), EVERY))
+        in_step = found.l2_load_bytes + found.merged_bytes - every.merged_bytes * 0.8
+        milliseconds = in_step / l2_bytes_per_us(gpu, numbers()) * 1e-3
+        assert found.merged_bytes == pytest.approx(every.merged_bytes / (1.25 + 2.0 * milliseconds))
+        assert found.l2_load_bytes - every.l2_load_bytes == pytest.approx(
+            every.merged_bytes - found.merged_bytes
+        )
+    assert milliseconds > 0.5
 
 
 def test_fewer_requests_meet_while_the_first_waits_for_l2_alone():
     """Of operands in L2: CTAs are apart by 2.4 times as many of its latencies as of DRAM's."""
     gpu = replace(H200, dram_latency_ns=400.0, sm_clk_mhz=1500.0, l2_latency_clk=250.0)
-    batch = row((1024, 1024, 1024), cta_m=128, cta_n=128)
-    cold, warm = moved(batch, gpu=gpu), moved(batch, gpu=gpu, l2="warm")
-    assert cold.merged_bytes == pytest.approx(cold.equal_bytes / 1.25)
-    assert warm.merged_bytes == pytest.approx(warm.equal_bytes / (1 + 2.4 * 0.25), rel=0.01)
+    batch, in_step = row((1024, 1024, 1024), cta_m=128, cta_n=128), numbers({"coalescing.loss_per_ms": 0.0})
+    every = moved(batch, EVERY, gpu=gpu).merged_bytes
+    assert moved(batch, in_step, gpu=gpu).merged_bytes == pytest.approx(every / 1.25)
+    warm = moved(batch, in_step, gpu=gpu, l2="warm")
+    assert warm.merged_bytes == pytest.approx(every / (1 + 2.4 * 0.25), rel=0.01)
 
 
 def test_requests_meet_by_the_launch_order_where_it_is_known():
@@ -216,7 +217,8 @@ def test_requests_meet_by_the_launch_order_where_it_is_known():
     asked = by_chance.l2_request_bytes - by_chance.output_bytes + by_chance.merged_bytes
     wave = schedule_of(batch)
     met = [merged_share(panels, 1.0, H200) for panels in (wave.minor_panels, wave.major_panels)]
-    assert by_chance.equal_bytes / asked == pytest.approx(sum(met) / 2)
+    equal = moved(batch, EVERY, gpu=unknown).merged_bytes
+    assert equal / asked == pytest.approx(sum(met) / 2)
     assert moved(batch).merged_bytes != pytest.approx(by_chance.merged_bytes, rel=0.01)
     # Clusters of four go to eight GPCs in turn, in groups of eight rows: most of a GPC want the same row.
     four = row((8192, 8192, 8192), cta_m=128, cta_n=128, cluster_m=4)
@@ -276,7 +278,7 @@ def test_l2_reads_a_sector_of_rows_outside_the_matrix_or_all_of_it_by_multicast(
 def test_spilled_registers_are_work_of_l2(cta_n, tiles, registers):
     """A whole instruction's registers, and what compiled code of the wide ones moves; two warpgroups."""
     batch = row(dtype="fp8", cta_m=32768 // cta_n, cta_n=cta_n)
-    more = moved(batch).l2_load_bytes - moved(batch, numbers().without(["spilling"])).l2_load_bytes
+    more = moved(batch, ALONE).l2_load_bytes - moved(batch, ALONE.without(["spilling"])).l2_load_bytes
     assert more == pytest.approx(2 * 4 * 128 * 2 * registers * tiles * 32)
 
 

@@ -16,9 +16,8 @@ from gemm_model.kernel_model.epilogue import (
 )
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.mainloop import KTile, k_tile
-from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import turns_clk
-from gemm_model.kernel_model.traffic import Traffic, fresh_share, out_of_step, rows_missed_share, traffic
+from gemm_model.kernel_model.traffic import Traffic, fresh_share, rows_missed_share, traffic
 
 
 @formula_record
@@ -71,9 +70,6 @@ def demand_of(kernel: Kernel) -> Demand:
         _scale_misses(kernel, moved),
         fresh_share(moved, kernel.schedule),
     )
-    # Tiles drift apart while L2 works, and fewer of their requests merge.
-    l2_us = moved.l2_load_bytes / l2_bytes_per_us(kernel.gpu, kernel.numbers)
-    moved = out_of_step(moved, l2_us, kernel)
     return _new_demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 

@@ -149,7 +149,7 @@ class _CountedRequests:
     def __init__(
         self, tpc_rounds: Sequence[Sequence[int]], most_merged: float, serpentine: bool, plain_launch: bool
     ) -> None:
-        self.most_merged, self.serpentine = most_merged, serpentine
+        self.most_merged, self.serpentine = int(most_merged), serpentine
         self.gpcs = [np.array(gpc_of_clusters(tpc_rounds, ctas)) for ctas in ORDERED_SIZES]
         self.sms = len(self.gpcs[0])
         self.plain_starts = _plain_starts(tpc_rounds) if plain_launch else None
@@ -254,10 +254,9 @@ class _CountedRequests:
             if size == 0 and self.plain_starts is not None:
                 seen[extent, :, 1:] = _requests_of_plain_launches(asked, self.plain_starts, self.most_merged)
                 continue
-            earlier = _seen_before(asked * (gpcs.max() + 1) + gpcs)
+            last, merged = _earlier(asked * (gpcs.max() + 1) + gpcs, (1, self.most_merged))
             # The first `most_merged` of a GPC make one request, each further one its share of one.
-            further = np.where(earlier >= self.most_merged, 1.0 / self.most_merged, 0.0)
-            requests = np.cumsum(np.where(earlier == 0, 1.0, further), axis=1) / (cluster + 1)
+            requests = np.cumsum((last < 0) + (merged >= 0) / self.most_merged, axis=1) / (cluster + 1)
             seen[extent, :, 1 : len(gpcs) + 1] = requests
             seen[extent, :, len(gpcs) + 1 :] = requests[:, -1:]
         return seen
@@ -276,31 +275,29 @@ def _plain_starts(tpc_rounds: Sequence[Sequence[int]]) -> IntArray:
     return starts
 
 
-def _requests_of_plain_launches(asked: IntArray, starts: IntArray, most_merged: float) -> FloatArray:
+def _requests_of_plain_launches(asked: IntArray, starts: IntArray, most_merged: int) -> FloatArray:
     """Requests over those that SMs make in launches of one CTA, of two and so on, for rows of panels asked.
 
-    A CTA's request merges if an earlier CTA of its GPC asks for the same panel; further ones as in `_count`.
+    Requests merge as in `_count`, with those of CTAs from `starts` on.
     """
-    order = np.argsort(asked, axis=1, kind="stable")
+    ctas = np.arange(len(starts))
+    running = ctas <= ctas[:, None]
+    last, merged = (before[:, None] >= starts for before in _earlier(asked, (1, most_merged)))
+    requests: FloatArray = ((~last + merged / most_merged) * running).sum(axis=2) / (ctas + 1)
+    return requests
+
+
+def _earlier(asked: IntArray, backs: Sequence[int]) -> list[IntArray]:
+    """The place in its row where the same was asked so many times before, for each of `backs`; -1 if nowhere.
+
+    Values of 16 bits.
+    """
+    order = np.argsort(asked.astype(np.uint16), axis=1, kind="stable")
     ordered = np.take_along_axis(asked, order, axis=1)
-    requests = np.zeros((len(asked), len(starts)))
-    running = np.arange(len(starts)) <= np.arange(len(starts))[:, None]
-    for back, share in ((1, 1.0), (int(most_merged), -1.0 / most_merged)):
+    found = []
+    for back in backs:
         before = np.full_like(order, -1)
         same = ordered[:, back:] == ordered[:, :-back]
         np.put_along_axis(before, order[:, back:], np.where(same, order[:, :-back], -1), axis=1)
-        alone = (before[:, None] < starts) & running
-        requests += share * (alone.sum(axis=2) - (running.sum(axis=1) if share < 0.0 else 0))
-    return requests / np.arange(1, len(starts) + 1)
-
-
-def _seen_before(values: IntArray) -> IntArray:
-    """How often each value stands before its place in its row; values of 16 bits."""
-    order = np.argsort(values.astype(np.uint16), axis=1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=1)
-    place = np.arange(values.shape[1])
-    begins = np.diff(ordered, axis=1, prepend=-1) != 0
-    first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
-    before = np.empty_like(order)
-    np.put_along_axis(before, order, place - first, axis=1)
-    return before
+        found.append(before)
+    return found

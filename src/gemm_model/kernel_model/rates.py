@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.mechanisms import KernelNumbers
+
+if TYPE_CHECKING:
+    from gemm_model.kernel_model.traffic import Traffic
 
 EIGHT_SMS = 8.0
 """SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""

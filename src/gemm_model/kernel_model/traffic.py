@@ -22,6 +22,7 @@ from gemm_model.kernel_model.alignment import further_pieces
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
+from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import workspace_bytes
 from gemm_model.kernel_model.spilling import spilled_l2_bytes
 from gemm_model.kernel_model.tile_schedule import TileSchedule
@@ -58,11 +59,7 @@ class Traffic:
     l2_uncounted_bytes: Values
     """The work on rows stored in several pieces that no counter shows, among l2_store_bytes."""
     merged_bytes: Values
-    """Bytes that coalescing saves L2."""
-    equal_bytes: Values
-    """Bytes of requests that equal an earlier one of the same GPC, merged or not."""
-    equal_fresh: Values
-    """Share of these for bytes that come from DRAM [1]."""
+    """Bytes that coalescing saves L2, which tiles lose as they drift apart."""
     from_dram: Values
     """Share of the operands that L2 does not hold at the start; of B alone if the kernel before wrote A."""
 
@@ -96,11 +93,9 @@ def traffic(kernel: Kernel) -> Traffic:
     asked = _requests(kernel, fresh)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    equal_bytes = asked.equal_bytes * k_bytes
     equal_fresh = scaled(asked.equal_fresh, 1.0 - kept)
-    merged = equal_bytes * _merging_share(equal_fresh, 0.0, kernel)
-    requests = asked.bytes * k_bytes - merged
-    reads = _dram_reads(operands, requests, gpu, schedule, panels, fresh, numbers) + sources
+    in_step = k_bytes * (asked.bytes - asked.equal_bytes * _merging_share(equal_fresh, 0.0, kernel))
+    reads = _dram_reads(operands, in_step, gpu, schedule, panels, fresh, numbers) + sources
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     if kernel.a_written and gpu.l2_unwritten_share > 0.0:
@@ -115,6 +110,10 @@ def traffic(kernel: Kernel) -> Traffic:
     crossing = _crossing_share(panels, schedule, asked.equal) * reads
     in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
     stored = L2_WRITES * writes + in_pieces
+    beside = asked.outside * k_bytes + crossing + stored + spilled + sources
+    l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
+    merged = k_bytes * asked.equal_bytes * _merging_share(equal_fresh, l2_us, kernel)
+    requests = k_bytes * asked.bytes - merged
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -125,12 +124,10 @@ def traffic(kernel: Kernel) -> Traffic:
         else _written(output, reads, gpu),
         l2_request_bytes=requests + (writes + sources),
         crossing_bytes=crossing,
-        l2_load_bytes=requests + (asked.outside * k_bytes + crossing + stored + spilled + sources),
+        l2_load_bytes=requests + beside,
         l2_store_bytes=stored,
         l2_uncounted_bytes=scaled(in_pieces, 1.0 - room_numbers("kernel_model").misaligned_counted_share),
         merged_bytes=merged,
-        equal_bytes=equal_bytes,
-        equal_fresh=equal_fresh,
         from_dram=from_dram,
     )
 
@@ -378,43 +375,17 @@ def rows_missed_share(kernel: Kernel) -> Values:
     return in_order(schedule.minor_is_m, *fresh)[0]
 
 
-def _merging_share(fresh: Values, elapsed: Values, kernel: Kernel) -> Values:
+def _merging_share(fresh: Values, l2_us: Values, kernel: Kernel) -> Values:
     """Share of equal requests that merge [1], of which `fresh` are for bytes that come from DRAM.
 
-    A request merges if it comes while an earlier one waits. CTAs are apart by 1 / share - 1 + `elapsed` times
-    DRAM's latency; a wait for L2 alone is shorter by the ratio of the card's latencies.
+    A request merges if it comes while an earlier one waits. CTAs are apart by 1 / share - 1 times DRAM's latency,
+    and by more the longer L2 works, as it serves tiles unevenly. A wait for L2 alone is shorter by the ratio of
+    the card's latencies.
     """
-    gpu, share = kernel.gpu, kernel.numbers.coalescing.share
-    apart = 1.0 - share + share * elapsed
+    gpu, coalescing = kernel.gpu, kernel.numbers.coalescing
+    share = coalescing.share
+    apart = 1.0 - share + share * (coalescing.loss_per_ms * 1e-3) * l2_us
     longer = 1.0
     if gpu.dram_latency_ns is not None and gpu.l2_latency_clk is not None:
         longer = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz / gpu.l2_latency_clk
     return share * (fresh / (share + apart) + (1.0 - fresh) / (share + longer * apart))
-
-
-def out_of_step(moved: Traffic, l2_us: Values, kernel: Kernel) -> Traffic:
-    """The traffic after tiles have lost lock-step, so that fewer of their requests merge.
-
-    L2 serves tiles unevenly, so they drift apart with L2 time until neighbours no longer request the same bytes
-    at the same time.
-    """
-    elapsed = kernel.numbers.coalescing.loss_per_ms * 1e-3 * l2_us
-    merged = moved.equal_bytes * _merging_share(moved.equal_fresh, elapsed, kernel)
-    lost = moved.merged_bytes - merged
-    # Not `dataclasses.replace`, which would take a tenth of the whole model's time on one row.
-    return _new_traffic(
-        operand_bytes=moved.operand_bytes,
-        wave_bytes=moved.wave_bytes,
-        output_bytes=moved.output_bytes,
-        dram_read_bytes=moved.dram_read_bytes,
-        dram_write_bytes=moved.dram_write_bytes,
-        l2_request_bytes=moved.l2_request_bytes + lost,
-        crossing_bytes=moved.crossing_bytes,
-        l2_load_bytes=moved.l2_load_bytes + lost,
-        l2_store_bytes=moved.l2_store_bytes,
-        l2_uncounted_bytes=moved.l2_uncounted_bytes,
-        merged_bytes=merged,
-        equal_bytes=moved.equal_bytes,
-        equal_fresh=moved.equal_fresh,
-        from_dram=moved.from_dram,
-    )
