@@ -140,7 +140,9 @@ def identifiable(free: Collection[Parameter], groups: Sequence[Group], gpu: GpuS
         mechanism = each.number.partition(".")[0]
         for group in groups:
             absent = mechanism in family_of(group.family, gpu).absent_mechanisms
-            if each.serves(group.family, group.kind) and not absent:
+            # Only kernels timed without events tell what events add.
+            told = each.number != "launch.events_us" or group.regime == "counters"
+            if each.serves(group.family, group.kind) and told and not absent:
                 found.append(each)
                 break
     return found
