@@ -90,11 +90,11 @@ def traffic(kernel: Kernel) -> Traffic:
     kept = _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
     panels = _wave_panels(batch, schedule)
     fresh = _fresh_panels(panels, schedule, numbers.l2_capacity.share * gpu.l2_bytes)
-    asked = _requests(kernel, fresh)
+    asked = _requests(kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    equal_fresh = scaled(asked.equal_fresh, 1.0 - kept)
-    in_step = k_bytes * (asked.bytes - asked.equal_bytes * _merging_share(equal_fresh, 0.0, kernel))
+    fresh = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
+    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, fresh, 0.0, kernel))
     reads = _dram_reads(operands, in_step, gpu, schedule, panels, fresh, numbers) + sources
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
@@ -112,7 +112,7 @@ def traffic(kernel: Kernel) -> Traffic:
     stored = L2_WRITES * writes + in_pieces
     beside = asked.outside * k_bytes + crossing + stored + spilled + sources
     l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
-    merged = k_bytes * asked.equal_bytes * _merging_share(equal_fresh, l2_us, kernel)
+    merged = k_bytes * _merged_bytes(asked, fresh, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
     return _new_traffic(
         operand_bytes=read_once,
@@ -140,19 +140,16 @@ class _Requests:
     """Bytes after multicast."""
     outside: Values
     """Bytes of rows outside the matrix."""
-    equal_bytes: Values
-    """Bytes of requests that equal an earlier one of the same GPC."""
-    equal_fresh: Values
-    """Share of these whose panel comes from DRAM [1]."""
+    equal_bytes: tuple[Values, Values]
+    """Bytes of requests for A, and for B, that equal an earlier one of the same GPC and may merge with it."""
     equal: tuple[Values, Values]
     """Shares of the requests for A, and for B, that another one of the same GPC equals [1]."""
 
 
-def _requests(kernel: Kernel, fresh: tuple[Values, Values]) -> _Requests:
+def _requests(kernel: Kernel) -> _Requests:
     """The requests of one CTA: by multicast, the CTAs of a cluster row share A, those of a column share B.
 
-    A pair of CTAs on one MMA shares B without multicast: each CTA requests its half. `fresh` are the shares of
-    the minor and the major panels that come from DRAM.
+    A pair of CTAs on one MMA shares B without multicast: each CTA requests its half.
     """
     batch, schedule, holders = kernel.batch, kernel.schedule, kernel.resources.b_holders
     a_asked = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * schedule.filled_m
@@ -167,17 +164,13 @@ def _requests(kernel: Kernel, fresh: tuple[Values, Values]) -> _Requests:
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
-    a_same = a_alone * a_asked * a_equal
-    b_same = b_alone * b_asked * b_equal
-    same = a_same + b_same
-    a_fresh, b_fresh = in_order(schedule.minor_is_m, *fresh)
-    equal_fresh = (a_same * a_fresh + b_same * b_fresh) / maximum(same, 1e-9)
+    equal_bytes = a_alone * a_asked * a_equal, b_alone * b_asked * b_equal
     a_outside = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n * (1.0 - schedule.filled_m)
     b_outside = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * (1.0 - schedule.filled_n)
     outside = a_outside * where(batch.cluster_n > 1, 1.0, SECTOR_OF_LINE) + b_outside * where(
         batch.cluster_m / holders > 1, 1.0, SECTOR_OF_LINE
     )
-    return _Requests(a_asked + b_asked, outside, same, equal_fresh, (a_equal, b_equal))
+    return _Requests(a_asked + b_asked, outside, equal_bytes, (a_equal, b_equal))
 
 
 def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values, Values]:
@@ -375,17 +368,27 @@ def rows_missed_share(kernel: Kernel) -> Values:
     return in_order(schedule.minor_is_m, *fresh)[0]
 
 
-def _merging_share(fresh: Values, l2_us: Values, kernel: Kernel) -> Values:
-    """Share of equal requests that merge [1], of which `fresh` are for bytes that come from DRAM.
+def _merged_bytes(asked: _Requests, fresh: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:
+    """Bytes of equal requests that merge; `fresh` are the shares of minor and major panels that come from DRAM.
 
     A request merges if it comes while an earlier one waits. CTAs are apart by 1 / share - 1 times DRAM's latency,
     and by more the longer L2 works, as it serves tiles unevenly. A wait for L2 alone is shorter by the ratio of
-    the card's latencies.
+    the card's latencies. The first load of a k tile begins when its stage is free, the second one queues behind it.
     """
-    gpu, coalescing = kernel.gpu, kernel.numbers.coalescing
+    gpu, coalescing, schedule = kernel.gpu, kernel.numbers.coalescing, kernel.schedule
     share = coalescing.share
     apart = 1.0 - share + share * (coalescing.loss_per_ms * 1e-3) * l2_us
     longer = 1.0
     if gpu.dram_latency_ns is not None and gpu.l2_latency_clk is not None:
         longer = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz / gpu.l2_latency_clk
-    return share * (fresh / (share + apart) + (1.0 - fresh) / (share + longer * apart))
+    merged: Values = 0.0
+    of_a = coalescing.first_load, 1.0
+    for equal, late, factor in zip(
+        asked.equal_bytes,
+        in_order(schedule.minor_is_m, *fresh),
+        of_a[::-1] if kernel.geometry.family.loads_b_first else of_a,
+        strict=True,
+    ):
+        behind = factor * apart
+        merged = merged + equal * share * (late / (share + behind) + (1.0 - late) / (share + longer * behind))
+    return merged

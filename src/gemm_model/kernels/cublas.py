@@ -95,6 +95,7 @@ CUBLAS_SM90 = KernelFamily(
         promotes_by_block=True,
     ),
     tile_order=NVJET_ORDER,
+    loads_b_first=True,
     providers=("cublaslt",),
 )
 

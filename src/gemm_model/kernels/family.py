@@ -222,6 +222,8 @@ class KernelFamily:
     tile_period: TilePeriod = TilePeriod()
     dependent_launch: bool = False
     """Whether kernels use programmatic dependent launch by default."""
+    loads_b_first: bool = False
+    """Whether a k tile's load of B comes before that of A: kernels of D^T."""
     loader_deals: bool = False
     """Whether the load warp announces the next tile to the others after it has issued its own loads."""
     knows: frozenset[str] = frozenset()

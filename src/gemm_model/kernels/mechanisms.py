@@ -212,6 +212,7 @@ class Coalescing:
 
     share: float
     loss_per_ms: float
+    first_load: float
 
 
 @of_resource(NO_RESOURCE)
