@@ -128,6 +128,15 @@ class Waves:
                 waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
         return waves_us
 
+    @property
+    def alone_clk(self) -> Values:
+        """All waves of a cluster for which L2, DRAM and fill take no time."""
+        clk: Values = 0.0
+        for wave in (self.full, self.last):
+            slowest = maximum(wave.period_clk, maximum(wave.port_clk, wave.round_trips_clk))
+            clk = clk + wave.count * (slowest + self.turns_clk)
+        return clk
+
     def wave_us(self, wave: Wave, clk_us: Values) -> Values:
         """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
 

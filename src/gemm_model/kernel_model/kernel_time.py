@@ -180,7 +180,10 @@ def _exposed_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
     order, clk_us = kernel.geometry.family.tile_order, 1.0 / found.sm_clk_mhz
     splits = any_of(kernel.schedule.sharers > 1.0)
     turn_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us if splits else 0.0
-    turns_us = exposed_turns_us(kernel.batch, kernel.schedule, order, waves_us, turn_us)
+    alone_us = found.work.alone_clk * clk_us if splits else 0.0
+    turns_us = exposed_turns_us(
+        kernel.batch, kernel.schedule, order, waves_us, turn_us, minimum(alone_us, waves_us)
+    )
     return found.exposed_clk * clk_us + turns_us
 
 

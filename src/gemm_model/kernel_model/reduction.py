@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, minimum, where
+from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, minimum, sqrt, where
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
@@ -56,9 +56,16 @@ def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
 
 
 def exposed_turns_us(
-    batch: GemmBatch, schedule: TileWaves, order: TileOrder, waves_us: Values, turn_us: Values
+    batch: GemmBatch,
+    schedule: TileWaves,
+    order: TileOrder,
+    waves_us: Values,
+    turn_us: Values,
+    alone_us: Values = 0.0,
 ) -> Values:
     """Time of turns beside the waves [us]; `waves_us` includes those of `turns_clk`.
+
+    `alone_us` is the waves' time if L2, DRAM and fill were free: that of moving positions alone.
 
     In rounds, the chain of all turns of a tile behind one mainloop counts if it is longer than the last
     wave's wait (`exposed_turns`).
@@ -66,29 +73,37 @@ def exposed_turns_us(
     if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
     if order.splits == "move":
-        chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us)
+        chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us, alone_us)
         return where(batch.split_k > 1.0, chain_us - waves_us, 0.0)
     mainloop_us = waves_us / schedule.waves - where(batch.split_k > 1.0, turn_us, 0.0)
     chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
     return maximum(exposed_turns(batch, schedule, order) * turn_us, chain_us)
 
 
-def _longest_chain_us(batch: GemmBatch, schedule: TileWaves, waves_us: Values, turn_us: Values) -> Values:
+def _longest_chain_us(
+    batch: GemmBatch, schedule: TileWaves, waves_us: Values, turn_us: Values, alone_us: Values
+) -> Values:
     """The longest chain of waits with moving positions: for the cluster's previous wave, or for a turn.
 
     A piece of K waits for the piece before it in its tile, and for its cluster's piece in the wave before. A
     chain through several waves waits for all turns from the first split to the last, and in each wave for the
-    turns of `moved_turns`; there are no more turns than pieces.
+    turns of `moved_turns`; there are no more turns than pieces. Clusters that wait leave L2, DRAM and fill to
+    the others: what these take beyond `alone_us` shrinks by the share of the chain in which clusters load.
     """
     moved = moved_turns(batch, schedule)
 
     def chain_us(steps: Values) -> Values:
         pieces = schedule.tiles - 1.0 - steps * schedule.resident
         turns = minimum(batch.split_k - 1.0 + steps * moved, pieces)
-        return (steps + 1.0) * waves_us / schedule.waves + turns * turn_us
+        share = (steps + 1.0) / schedule.waves
+        alone = share * alone_us + turns * turn_us
+        # The chain is `alone` and the rest of its waves, times their time over the chain's.
+        shared = share * share * (waves_us - alone_us) * waves_us
+        return (alone + sqrt(alone * alone + 4.0 * shared)) / 2.0
 
     whole = floor((schedule.tiles - batch.split_k) / (schedule.resident + moved))
-    return maximum(chain_us(whole), chain_us(minimum(whole + 1.0, schedule.waves - 1.0)))
+    chains = maximum(chain_us(whole), chain_us(minimum(whole + 1.0, schedule.waves - 1.0)))
+    return maximum(chains, waves_us)
 
 
 def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:

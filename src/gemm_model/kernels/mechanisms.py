@@ -140,6 +140,7 @@ class Promotion:
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
 
     adds_per_clk: float
+    alone: float
     drain_clk: float
 
 
