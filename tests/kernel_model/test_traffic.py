@@ -20,13 +20,9 @@ EVERY = numbers({"coalescing.share": 1.0, "coalescing.loss_per_ms": 0.0})
 CUBE_OUTPUT = 4096 * 4096 * 2
 
 
-def kernel_of(batch, known=None, gpu=H200, *, regime="burst", l2="cold"):
-    family = family_of("quack", gpu)
-    return kernel_on(geometry_of(batch, 4096.0, gpu, family), gpu, known or numbers(), regime=regime, l2=l2)
-
-
-def moved(batch, known=None, gpu=H200, **around):
-    return traffic(kernel_of(batch, known, gpu, **around))
+def moved(batch, known=None, gpu=H200, *, family="quack", regime="burst", l2="cold"):
+    shape = geometry_of(batch, 4096.0, gpu, family_of(family, gpu))
+    return traffic(kernel_on(shape, gpu, known or numbers(), regime=regime, l2=l2))
 
 
 def test_one_wave_reads_each_operand_once_from_dram():
@@ -207,6 +203,19 @@ def test_fewer_requests_meet_while_the_first_waits_for_l2_alone():
     assert moved(batch, in_step, gpu=gpu).merged_bytes == pytest.approx(every / 1.25)
     warm = moved(batch, in_step, gpu=gpu, l2="warm")
     assert warm.merged_bytes == pytest.approx(every / (1 + 2.4 * 0.25), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("family", "clusters", "factor"),
+    [("quack", (2, 1), 3.0), ("quack", (1, 2), 1.0), ("cublas", (2, 1), 1.0), ("cublas", (1, 2), 3.0)],
+)
+def test_the_first_load_of_a_k_tile_merges_less(family, clusters, factor):
+    """Multicast leaves requests for one operand alone: A is loaded first, but by kernels of D^T."""
+    known = numbers({"coalescing.loss_per_ms": 0.0, "coalescing.first_load": 3.0})
+    batch = row((4096, 4096, 4096), cta_m=128, cta_n=128, cluster_m=clusters[0], cluster_n=clusters[1])
+    gpu = replace(H200, dram_latency_ns=None)
+    found, every = (moved(batch, each, gpu=gpu, family=family) for each in (known, EVERY))
+    assert found.merged_bytes == pytest.approx(every.merged_bytes / (1 + 0.25 * factor))
 
 
 def test_requests_meet_by_the_launch_order_where_it_is_known():
