@@ -85,6 +85,15 @@ def test_distinct_panels_of_a_wave_match_the_order_on_average():
     assert_small(errors)
 
 
+@pytest.mark.parametrize("columns", [12, 13, 14])
+def test_a_wave_a_little_longer_than_a_group_touches_few_panels_of_the_next(columns):
+    """132 tiles at once, a group of 8 columns and 16 rows: four tiles are of the next group."""
+    minor_is_m, order = tile_order(16, columns, 8)
+    panels = mean_panels(order)[0]
+    assert (minor_is_m, panels) == (False, 12)
+    assert schedule_of(128 * 16, 128 * columns, swizzle=8).minor_panels[0] == pytest.approx(panels, rel=0.15)
+
+
 def test_one_wave_touches_every_panel_once():
     found = schedule_of(128 * 8, 128 * 8)
     assert found.full_waves[0] == 1

@@ -107,7 +107,8 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
     minor, major = in_order(minor_is_m, clusters_m, clusters_n)
     group = minor if order.whole_extent else minimum(swizzle, minor)
     tiles_at_once = minimum(maximum(floor(found.resident / found.splits_at_once), 1.0), found.tiles)
-    minor_panels, major_panels = _panels(minimum(tiles_at_once, per_matrix), minor, major, group, order)
+    at_once = minimum(tiles_at_once, per_matrix), maximum(found.tiles / found.resident, 1.0)
+    minor_panels, major_panels = _panels(at_once, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
     return _new_schedule(
@@ -305,7 +306,7 @@ def _groups_m(batch: GemmBatch, order: TileOrder, grouped_m: Values, grouped_n: 
 
 
 def _panels(
-    wave: Values, minor: Values, major: Values, group: Values, order: TileOrder
+    wave: tuple[Values, Values], minor: Values, major: Values, group: Values, order: TileOrder
 ) -> tuple[Values, Values]:
     """Distinct minor and major panels of one wave in one matrix, averaged over the waves.
 
@@ -323,7 +324,7 @@ def _panels(
 
 
 def _panels_in_group(
-    wave: Values, minor: Values, major: Values, width: Values, order: TileOrder
+    at_once: tuple[Values, Values], minor: Values, major: Values, width: Values, order: TileOrder
 ) -> tuple[Values, Values]:
     """Distinct panels of a wave that begins in a group of `width` minor panels.
 
@@ -332,10 +333,16 @@ def _panels_in_group(
     the next group's minor panels. A serpentine then turns back over the same major panels, which saves a
     quarter of the steps on average.
     """
+    wave, waves = at_once
     aligned = minimum(power_of_two_divisor(wave), power_of_two_divisor(width))
     steps = (wave - aligned) / width + 1.0
     lengths = steps / major
-    minor_panels = minimum(minimum(width * (1.0 + lengths), minor), wave)
+    # Waves as long as groups come out of step slowly: each one begins a rest of a group later.
+    whole = floor(wave / (width * major))
+    rest = (wave - whole * width * major) * (waves + 1.0) / 2.0
+    within = where(whole > 0.0, whole, lengths)
+    minor_panels = width * within + where(whole > 0.0, minimum(rest, width), width)
+    minor_panels = minimum(minimum(minor_panels, minor), wave)
     if order.serpentine:
         turned = steps * (1.0 - 0.25 * where(minor > width, lengths, 0.0))
         steps = where(steps <= major, turned, major)
