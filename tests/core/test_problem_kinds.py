@@ -15,6 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
+from tests.cases import cases
 
 RESNET = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"
 
@@ -77,18 +78,7 @@ def test_groups_of_different_n_and_k_keep_outputs_and_products():
     assert groups.name == "100x64x128,300x128x64"
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "groups has ''; expected the rows of each group"),
-        ("5,-3", "groups has '-3'"),
-        ("5,3.5", r"groups has '3\.5'"),
-        ("5,3x4x5", "groups has '3x4x5'"),
-        ("3x4", "groups has '3x4'"),
-        ("0,0", "groups has no rows at all"),
-        ("3x0x5", "groups has other than a positive n"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_groups_that_are_none"))
 def test_groups_that_are_none(text, sentence):
     with pytest.raises(InputError, match=sentence):
         GroupedGemm.parse(text)
@@ -239,21 +229,7 @@ def test_pixels_that_no_tap_meets_are_written_too():
     assert GemmProblem.of_conv(conv).output_bytes == 4 * 1624 * 64 * 2
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "conv lacks n="),
-        ("sideways n=1 c=1 h=1 w=1 k=1 r=1 s=1", "conv is 'sideways'; expected one of fprop, dgrad, wgrad"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=3", "conv lacks s="),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=7 s=7", r"conv has an empty output \(-2x-2\)"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 q=2", "the word 'q=2'"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 h=5", "the word 'h=5'"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 stride=0", "conv stride is 0"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 stride=1x1x1", "3 numbers of stride; expected 2"),
-        ("fprop n=1 c=8 h=4 w=4 k=8 r=1 s=1 groups=3", "8 channels and 8 filters in 3 groups"),
-        ("fprop n=0 c=8 h=4 w=4 k=8 r=1 s=1", "images is 0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_convolutions_that_are_none"))
 def test_convolutions_that_are_none(text, sentence):
     with pytest.raises(InputError, match=sentence):
         ConvProblem.parse(text)

@@ -21,6 +21,7 @@ from gemm_model.kernel_model.calibration_file import (
 from gemm_model.kernel_model.card_band import card_band, with_card_band
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 from tests.kernel_model.kernels import CUBE, H200, row
 from tests.typed_numbers import calibration, calibration_file, numbers
 
@@ -231,17 +232,7 @@ def test_unmeasured_cards_and_classes_have_a_band():
         assert 0.2 < predicted(load_gpu(gpu), dtype).error_band < 0.4
 
 
-@pytest.mark.parametrize(
-    ("waves", "waves_us", "memory_us", "tensor_us", "split_k", "expected"),
-    [
-        (1.0, 9.0, 5.0, 1.0, 1.0, 0),
-        (1.0, 11.0, 5.0, 1.0, 1.0, 1),
-        (4.0, 11.0, 1.0, 5.0, 1.0, 2),
-        (5.0, 11.0, 1.0, 5.0, 1.0, 3),
-        (5.0, 11.0, 1.0, 5.0, 2.0, 4),
-        (1.0, 9.0, 5.0, 1.0, 3.0, 4),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_situations"))
 def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
     values = (waves, waves_us, memory_us, tensor_us, split_k)
     assert situation(*values).tolist() == [expected]

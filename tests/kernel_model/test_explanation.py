@@ -10,6 +10,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.question import World, parse_change
+from tests.cases import cases
 
 LARGE = GemmProblem.of(4096, 4096, 4096, "fp8")
 DECODE = GemmProblem.of(16, 7168, 2048)
@@ -115,19 +116,7 @@ def test_a_mechanism_alone_and_all_of_the_clock_can_be_asked_for():
     assert parse_change("l2 warm").made(world).options == {"l2": "warm"}
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("drum x1.5", "what-if on 'drum', which does not exist"),
-        ("dram", "expected a name and a value"),
-        ("dram xfast", "expected a number above 0"),
-        ("dram x-1", "expected a number above 0"),
-        ("stages many", "expected a whole number"),
-        ("l2 hot", "expected l2 to be one of cold, warm, written"),
-        ("no luck", "what-if without 'luck'"),
-        ("schedule fast", "schedule is 'fast'"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_question_that_is_none_is_refused"))
 def test_a_question_that_is_none_is_refused(words, sentence, gemm_model):
     with pytest.raises(InputError, match=sentence):
         explain(DECODE, KernelConfig(cta_m=64, cta_n=64), "h200", what_if=(words,))

@@ -22,6 +22,7 @@ from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.mechanisms import KIND_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
+from tests.cases import cases
 from tests.kernel_model.kernels import H200, found_of, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
 
@@ -447,18 +448,7 @@ def test_start_values_and_missing_bands_are_told():
     assert fitted.caveats == (f"fused_epilogue: {said}",)
 
 
-@pytest.mark.parametrize(
-    ("problem", "kernel", "sentence"),
-    [
-        (
-            {"epilogue": "gated_silu"},
-            "cublas",
-            "cublas kernels on sm90 do no gated_silu; kernels of quack and",
-        ),
-        ({"epilogue": "gated_silu"}, "cutlass", "do no gated_silu; kernels of quack and triton do"),
-        ({"groups": "4000,96"}, "cublas", "do no groups; kernels of quack and cutlass and triton do"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_family_that_cannot_says_which_one_can"))
 def test_a_family_that_cannot_says_which_one_can(problem, kernel, sentence):
     config = gm.KernelConfig(cta_m=128, cta_n=128, kernel=kernel)
     with pytest.raises(InputError, match=sentence):

@@ -126,7 +126,9 @@ def test_the_longest_chain_is_that_of_the_schedule_written_out(split_k, tiles, r
         tiles=float(pieces), resident=float(resident), waves=float(waves), sharers=float(split_k)
     )
     waves_us = waves * (mainloop_us + 2.0)
-    behind_us = exposed_turns_us(batch, schedule, ordered("move"), waves_us, 2.0)
+    behind_us = exposed_turns_us(batch, schedule, ordered("move"), waves_us, 2.0, waves_us)
+    # Clusters that wait leave what is shared to the others.
+    assert 0.0 <= exposed_turns_us(batch, schedule, ordered("move"), waves_us, 2.0, 0.0) <= behind_us + 1e-9
     assert waves_us + behind_us == pytest.approx(end_of_splits(split_k, tiles, resident, mainloop_us, 2.0))
     assert behind_us >= 2.0 * exposed_turns(batch, schedule, ordered("move")) - 1e-9
 
@@ -142,7 +144,7 @@ def exposed(splits, *, split_k, waves_us, waves, resident=132.0, last=0.0, at_on
         splits_at_once=at_once,
         sharers=float(sharers or split_k),
     )
-    return exposed_turns_us(batch, schedule, ordered(splits), waves_us, 2.0) / 2.0
+    return exposed_turns_us(batch, schedule, ordered(splits), waves_us, 2.0, waves_us) / 2.0
 
 
 def test_splits_side_by_side_wait_for_each_other_behind_the_last_wave():

@@ -35,7 +35,7 @@ from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
-CLOCK_STEPS = 4
+CLOCK_STEPS = 6
 """Steps of the search for the clock [1]; all kernels; chosen: the clock is within 1e-9 then."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""

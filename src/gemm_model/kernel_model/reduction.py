@@ -61,7 +61,7 @@ def exposed_turns_us(
     order: TileOrder,
     waves_us: Values,
     turn_us: Values,
-    alone_us: Values = 0.0,
+    alone_us: Values,
 ) -> Values:
     """Time of turns beside the waves [us]; `waves_us` includes those of `turns_clk`.
 
