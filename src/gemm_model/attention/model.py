@@ -438,9 +438,9 @@ class AttentionModel:
 def _combine_us(batch: AttentionBatch, silicon: Silicon, sums: _Total, most: _Total) -> FloatArray:
     """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
     parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-    waits_clk = batch.combine_latencies * batch.splits * silicon.l2_latency_clk
+    waits_us = batch.combine_latencies * batch.splits * silicon.l2_latency_clk / silicon.gpu.sm_clk_mhz
     read_us = sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
-    return np.asarray(silicon.launch_us + read_us + most(batch.combine_us + waits_clk / silicon.gpu.sm_clk_mhz))
+    return np.asarray(silicon.launch_us + read_us + most(batch.combine_us + waits_us))
 
 
 def _chain(demand: Demand) -> FloatArray:
