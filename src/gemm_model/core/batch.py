@@ -6,8 +6,8 @@ A single prediction is a batch of one row, so that scalar and table go through t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -224,18 +224,11 @@ def picked(values: Any, rows: GridRows) -> Any:
     return some(values)
 
 
-_FLOAT_COLUMNS = (
-    *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
-    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages", "swizzle", "split_k"),
-    *("multiplier_share", "empty_kernel_us", "warps", "pdl", "footprint_bytes"),
-)
-_CODE_COLUMNS = ("math_kind", "kernel", "schedule", "raster")
-_FLAG_COLUMNS = ("a_k_major", "b_k_major", "c_n_major", "fast_accum", "stream_k")
-_ROW_COLUMNS = (*_FLOAT_COLUMNS, *_CODE_COLUMNS, *_FLAG_COLUMNS)
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "kinds")
 """Names of a batch's columns."""
+_KIND_OF = {"IntArray": np.int64, "BoolArray": np.bool_}
+_KINDS = [_KIND_OF.get(str(spec.type), np.float64) for spec in fields(GemmBatch) if spec.name != "kinds"]
 _columns_of = attrgetter(*COLUMNS)
-_in_order_of_fields = itemgetter(*(_ROW_COLUMNS.index(name) for name in COLUMNS))
 _new_row: Any = constructor(GemmBatch)
 _OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")
 """Columns that do not describe the kernel or its types."""
@@ -250,25 +243,21 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     for problem, config in pairs:
         require_kind("problem", problem, GemmProblem)
         require_kind("config", config, KernelConfig)
-    # One array for each kind of column, because building arrays takes most of a single prediction.
-    floats = np.array([_floats(problem, config) for problem, config in pairs], dtype=np.float64).T.copy()
-    codes = np.array([_codes(problem, config) for problem, config in pairs], dtype=np.int64).T.copy()
-    flags = np.array([_flags(problem, config) for problem, config in pairs], dtype=np.bool_).T.copy()
-    return GemmBatch(
-        **dict(zip(_FLOAT_COLUMNS, floats, strict=True)),
-        **dict(zip(_CODE_COLUMNS, codes, strict=True)),
-        **dict(zip(_FLAG_COLUMNS, flags, strict=True)),
-        kinds=None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs),
+    # One array of all, because building arrays takes most of a single prediction.
+    columns = np.array([_values(*pair) for pair in pairs], dtype=np.float64).T.copy()
+    typed = [column.astype(kind, copy=False) for column, kind in zip(columns, _KINDS, strict=True)]
+    batch: GemmBatch = _new_row(
+        *typed, None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs)
     )
+    return batch
 
 
 def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     """One row as Python numbers: the formulas then run without numpy."""
     require_kind("problem", problem, GemmProblem)
     require_kind("config", config, KernelConfig)
-    values: Any = (*map(float, _floats(problem, config)), *_codes(problem, config), *_flags(problem, config))
     kinds = None if problem.plain else _kind_columns(problem, config)
-    row: GemmBatch = _new_row(*_in_order_of_fields(values), kinds)
+    row: GemmBatch = _new_row(*_values(problem, config), kinds)
     return row
 
 
@@ -281,28 +270,21 @@ def _kind_columns(problem: GemmProblem, config: KernelConfig) -> KindColumns:
     return kind_columns(problem, float(rows), float(columns))
 
 
-def _floats(p: GemmProblem, c: KernelConfig) -> tuple[float, ...]:
-    """The values of _FLOAT_COLUMNS."""
-    return (
-        *(*p.sizes, p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits),
-        *(p.a_scale_bits, p.b_scale_bits),
-        *(c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n),
-        *(c.stages, c.swizzle, c.split_k, p.multiplier_share, EMPTY_KERNEL_UNKNOWN),
-        *(c.warps, -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
-    )
+def _values(p: GemmProblem, c: KernelConfig) -> tuple[Any, ...]:
+    """The values of COLUMNS: numbers, codes and flags.
 
-
-def _codes(p: GemmProblem, c: KernelConfig) -> tuple[int, ...]:
-    """The values of _CODE_COLUMNS. Raises InputError for a kernel of a provider that no family describes."""
+    Raises InputError for a kernel of a provider that no family describes.
+    """
     if c.kernel not in KERNELS:
         raise InputError(f"kernel family {c.kernel!r} is not described; expected one of {', '.join(KERNELS)}")
+    bits = p.a_dtype.bits, p.b_dtype.bits, p.out_dtype.bits, p.acc_dtype.bits, p.a_scale_bits, p.b_scale_bits
+    tile = c.cta_m, c.cta_n, c.cta_k, c.mma_m, c.mma_n, c.cluster_m, c.cluster_n, c.stages
     return (
-        *(MATH_KINDS.index(p.math_kind), KERNELS.index(c.kernel)),
-        *(SCHEDULES.index(c.schedule), RASTERS.index(c.raster)),
+        *map(float, (*p.sizes, *bits)),
+        *(MATH_KINDS.index(p.math_kind), float(p.multiplier_share)),
+        *(p.a_major == "k", p.b_major == "k", p.c_major == "n"),
+        *map(float, tile),
+        *(KERNELS.index(c.kernel), SCHEDULES.index(c.schedule), RASTERS.index(c.raster)),
+        *(float(c.swizzle), float(c.split_k), c.fast_accum, c.scheduler == STREAM_K),
+        *(EMPTY_KERNEL_UNKNOWN, float(c.warps), -1.0 if c.pdl is None else float(c.pdl), NO_SECOND_USE),
     )
-
-
-def _flags(p: GemmProblem, c: KernelConfig) -> tuple[bool, ...]:
-    """The values of _FLAG_COLUMNS."""
-    layouts = p.a_major == "k", p.b_major == "k", p.c_major == "n"
-    return *layouts, c.fast_accum, c.scheduler == STREAM_K
