@@ -53,7 +53,6 @@ def benchmark_main(words: Sequence[str]) -> int:
 
 
 def _benchmark(words: Sequence[str]) -> int:
-
     overrides, rest = split_overrides(words)
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
     benchmark.add_arguments(parser)

@@ -126,7 +126,7 @@ def test_a_crash_under_the_profiler_costs_one_row(tmp_path):
     run._check = lambda *_: None  # type: ignore[method-assign]
     summary = run.go(worker, {}, lambda *_: None)
     worker.close()
-    assert summary.complete
+    assert summary.done == summary.rows
     assert summary.dispositions == {"ok": 4, "crashed": 1}
     with (tmp_path / "out.csv").open() as file:
         written = list(csv.DictReader(file))

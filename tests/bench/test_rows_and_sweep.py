@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_model.bench.device import Timing, TimingSettings, percentile
+from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
 from gemm_model.bench.row_log import RowLog
 from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
@@ -85,7 +85,6 @@ def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(m, n, k, dtyp
 def test_median_minimum_and_percentile():
     columns = Timing(samples_us=(4.0, 1.0, 3.0, 2.0), count=4, state={"power_w": 5}).columns()
     assert columns == {"runtime_us": 2.5, "min_us": 1.0, "p90_us": 3.7, "count": 4, "power_w": 5}
-    assert percentile([1.0, 2.0, 3.0], 0.5) == 2.0
 
 
 def sample_rows():

@@ -11,7 +11,7 @@ from gemm_model.bench.tensors import (  # noqa: E402
     poison,
     reference_product,
 )
-from gemm_model.bench.torch_types import torch_dtype  # noqa: E402
+from gemm_model.bench.torch_library import torch_dtype  # noqa: E402
 from gemm_model.core.problem import GemmProblem  # noqa: E402
 
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

@@ -10,7 +10,7 @@ import pytest
 
 from gemm_model import cli
 from gemm_model.calibration.quick import designed_rows
-from gemm_model.commands.quick_calibration import quick_calibration
+from gemm_model.commands.calibrate import quick_calibration
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError

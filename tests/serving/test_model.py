@@ -13,8 +13,8 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.serving import choose, model
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import MoeCell
-from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.residual import predicted
 from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gemm_model.core.gpu import load_gpu
-from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.residual import predicted
 from gemm_model.serving.tile_config import TileConfig, TileGrid
 
 EXPERTS = ServedProduct(tokens=64, n=1536, k=2048, experts=128, topk=8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from gemm_model.bench.torch_types import torch_dtype
+from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.dtypes import BlockScale
 from gemm_model.core.problem import GemmProblem
 

@@ -17,8 +17,7 @@ from nvmath.bindings import cublasLt as cublaslt  # noqa: N813
 from gemm_model.bench.cublas import CublasProvider, chosen_kernel
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import Config, Launch, LibraryChoice, Operands, UnsupportedError
-from gemm_model.bench.torch_errors import as_kernel_errors
-from gemm_model.bench.torch_library import TorchLibrary
+from gemm_model.bench.torch_library import TorchLibrary, as_kernel_errors
 from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.problem import GemmProblem
 

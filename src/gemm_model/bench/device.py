@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from gemm_model.core.errors import InputError
 
 Each = TypeVar("Each")
@@ -65,7 +67,7 @@ class Timing:
         return {
             "runtime_us": round(statistics.median(ordered), 4),
             "min_us": round(ordered[0], 4),
-            "p90_us": round(percentile(ordered, 0.9), 4),
+            "p90_us": round(float(np.quantile(ordered, 0.9)), 4),
             "count": self.count,
             **self.state,
         }
@@ -110,11 +112,3 @@ class PairedTiming:
 def in_turn(first: Each, second: Each, pairs: int) -> list[Each]:
     """First, second, second, first, ...: linear drift cancels in the differences of the pairs."""
     return [each for index in range(pairs) for each in (first, second)[:: 1 if index % 2 == 0 else -1]]
-
-
-def percentile(ordered: list[float], fraction: float) -> float:
-    """Linear interpolation between the closest ranks of an ascending list."""
-    position = fraction * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])

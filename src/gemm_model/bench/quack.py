@@ -32,8 +32,7 @@ from gemm_model.bench.provider import (
     UnsupportedError,
 )
 from gemm_model.bench.tensors import ALIGNMENT_BYTES
-from gemm_model.bench.torch_errors import as_kernel_errors
-from gemm_model.bench.torch_types import torch_dtype
+from gemm_model.bench.torch_library import as_kernel_errors, torch_dtype
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig

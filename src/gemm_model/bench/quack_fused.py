@@ -23,7 +23,7 @@ from gemm_model.bench.extended import (
     output_columns,
 )
 from gemm_model.bench.provider import Launch, Operands
-from gemm_model.bench.torch_types import torch_dtype
+from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.epilogue import GATED_ACTIVATIONS, SOURCES
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem

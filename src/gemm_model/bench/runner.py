@@ -71,10 +71,6 @@ class RunSummary:
     """Remarks on good rows, such as an unknown kernel name, with the number of rows."""
     sentinel_drift: float
 
-    @property
-    def complete(self) -> bool:
-        return self.done == self.rows
-
 
 def describe_card(worker: WorkerProcess) -> dict[str, Any]:
     """The card's description; MissingExtraError without a GPU."""

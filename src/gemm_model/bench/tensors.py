@@ -18,7 +18,7 @@ from gemm_model.bench.extended_tensors import (
 )
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
 from gemm_model.bench.rotation import Rotation
-from gemm_model.bench.torch_types import torch_dtype
+from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.problem import GemmProblem
 
 ALIGNMENT_BYTES = 256

@@ -23,7 +23,7 @@ from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError
 from gemm_model.bench.rotation import Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
-from gemm_model.bench.torch_errors import as_kernel_errors
+from gemm_model.bench.torch_library import as_kernel_errors
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
 

@@ -27,7 +27,7 @@ from gemm_model.bench.extended import (
 )
 from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
-from gemm_model.bench.torch_errors import as_kernel_errors, first_line
+from gemm_model.bench.torch_library import as_kernel_errors, first_line
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.epilogue import (
     QUANTIZED,

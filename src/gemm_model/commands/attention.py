@@ -142,7 +142,6 @@ def explained(args: argparse.Namespace) -> compare.Answer:
 
 
 def _why(chosen: Settings, problem: AttentionProblem, config: AttentionConfig) -> AttentionExplanation:
-
     return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options))
 
 
@@ -233,7 +232,6 @@ def explore(args: argparse.Namespace) -> Document:
 
 
 def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, AttentionRanking, File]:
-
     chosen, problem, ranking = _ranked(args, "html")
     found = _why(chosen, problem, ranking.best.config)
     page = common.page(args.html, lambda: attention_page(ranking, found, chosen.gpu.name))

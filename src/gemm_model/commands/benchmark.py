@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
+from gemm_model.bench.environment import command_line, package_versions, timestamp
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import L2_STATES, NORM, Row
 from gemm_model.bench.sweep import (
@@ -23,6 +24,7 @@ from gemm_model.bench.sweep import (
     arranged,
     chained,
     configs_of_table,
+    digest,
     estimated_row_ms,
     kernel_key,
     rows_of_problems,
@@ -30,7 +32,6 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import attention, common
-from gemm_model.commands.fleet_benchmark import fleet_benchmark
 from gemm_model.commands.options import add_options
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
@@ -41,6 +42,7 @@ from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import REGIME_NAMES
 from gemm_model.core.settings import load_settings
+from gemm_model.fleet.cluster import joined
 from gemm_model.report.document import Document
 from gemm_model.report.page.html import write_page as write
 from gemm_model.report.progress import Progress
@@ -120,27 +122,69 @@ def run(args: argparse.Namespace) -> Document | None:
 
 
 def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> None:
+    """One sweep over all cards of a cluster, into a data set. Rows are asked for once the cards are known."""
+    from gemm_model.dataset.storage import DataSet
+    from gemm_model.fleet.journal import begun, taken_up
+    from gemm_model.fleet.sweep import FleetSweep, cards_of
 
     common.refuse_given(args, ("compile_only", "html"), "with --cluster")
+    if args.output.suffix in (".csv", ".gz"):
+        raise InputError(
+            f"--output is {args.output}; with --cluster expected the folder of a data set "
+            "(`gemm-model data export` makes a CSV of it)"
+        )
+    dataset = DataSet(args.output) if args.resume else DataSet.create(args.output)
+    cluster = joined(args.cluster, cards=args.cards, compilers=options.compile_jobs)
+    with closing(Progress("benchmark", 1)) as bar, cluster as client:
+        common.words(f"dashboard {client.dashboard_link}")
+        cards = cards_of(client, options, common.listed(args.kernels))
+        common.words(f"{len(cards)} cards: {', '.join(sorted(cards))}")
+        rows = _rows(
+            args, _providers(args) if args.rows is None else {}, _capability(next(iter(cards.values())))
+        )
+        sweep = digest(rows)
+        provenance = {
+            "sweep": sweep,
+            "rows": len(rows),
+            "settings": asdict(options.settings),
+            "packages": package_versions(),
+            "commands": [command_line()],
+            "started": [timestamp()],
+        }
+        with taken_up(dataset, sweep) if args.resume else begun(dataset, provenance) as journal:
+            if args.resume:
+                known = journal.record.provenance
+                again = {key: [*known[key], *provenance[key]] for key in ("commands", "started")}  # type: ignore[misc]
+                journal.note(provenance={**known, **again})
+            fleet = FleetSweep(client, rows, journal, cards, options, bar.tell)
+            fleet.go({} if args.compiled else _providers_of(rows))
+    record, done = fleet.journal.record, len(fleet.journal.done)
+    result = {"run": record.run, "rows": len(rows), "done": done, "dispositions": dict(fleet.dispositions)}
+    remarks = record.card_remarks.items()
+    said = [f"warning: card {card}: {remark}; its rows are marked" for card, remark in remarks]
+    _tell(args, result | {"card_remarks": dict(record.card_remarks)}, said)
 
-    def rows_of(capability: tuple[int, int]) -> list[Row]:
-        return _rows(args, _providers(args) if args.rows is None else {}, capability)
 
-    with closing(Progress("benchmark", 1)) as bar:
-        fleet_benchmark(args, options, common.listed(args.kernels), rows_of, bar.tell)
+def _capability(card: Mapping[str, Any]) -> tuple[int, int]:
+    major, minor = card["compute_capability"]
+    return int(major), int(minor)
+
+
+def _providers_of(rows: Sequence[Row]) -> dict[str, Provider]:
+    """The libraries of some rows; only compiling needs them."""
+    return {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
 
 
 def _run_on(
     worker: WorkerProcess, args: argparse.Namespace, options: runner.RunOptions, progress: runner.Progress
 ) -> None:
-
     card = runner.describe_card(worker)
-    capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
+    capability = _capability(card)
     # Rows of a table hold their configurations; the libraries are needed only to compile kernels.
     providers = _providers(args) if args.rows is None else {}
     rows = _rows(args, providers, capability)
     if not args.compiled:
-        providers = {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
+        providers = _providers_of(rows)
     if args.compile_only:
         failures = runner.compile_rows(rows, providers, capability, options, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
@@ -150,24 +194,25 @@ def _run_on(
     failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
     shifted = {begun.done + index: outcome for index, outcome in failures.items()}
     summary = begun.go(worker, shifted, progress)
-    document = Document(
-        result={"file": args.output, "rows": summary.rows, "done": summary.done}
-        | {"dispositions": summary.dispositions, "sentinel_drift": summary.sentinel_drift},
-        apart=True,
-    )
-    if args.format == "json":
-        common.show(args, document)
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(summary.dispositions.items()))
-    print(f"{args.output}: {summary.done} of {summary.rows} rows ({counts})", file=sys.stderr)
-    for remark, count in sorted(summary.remarks.items()):
-        print(f"{count} rows: {remark}", file=sys.stderr)
+    result = {"rows": summary.rows, "done": summary.done, "dispositions": summary.dispositions}
+    said = [f"{count} rows: {remark}" for remark, count in sorted(summary.remarks.items())]
     if summary.sentinel_drift > runner.SENTINEL_DRIFT_LIMIT:
-        print(
-            f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run", file=sys.stderr
-        )
+        said.append(f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run")
+    _tell(args, result | {"sentinel_drift": summary.sentinel_drift}, said)
+
+
+def _tell(args: argparse.Namespace, result: Mapping[str, Any], said: Sequence[str]) -> None:
+    """How a sweep ended. Raises PartialResultError where rows are left."""
+    if args.format == "json":
+        common.show(args, Document(result={"file": args.output, **result}, apart=True))
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(result["dispositions"].items()))
+    run = f" run {result['run']}:" if "run" in result else ""
+    common.words(f"{args.output}:{run} {result['done']} of {result['rows']} rows ({counts})")
+    for sentence in said:
+        common.words(sentence)
     if args.html is not None:
         write_page(args)
-    if not summary.complete:
+    if result["done"] < result["rows"]:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
 
 

@@ -187,7 +187,6 @@ def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool
 
 
 def _page_path(text: str) -> Path:
-
     path = Path(text)
     check_page(path)
     return path
@@ -197,7 +196,6 @@ def page(path: Path | None, content: Callable[[], Page]) -> File:
     """The page of --html, among an answer's files."""
 
     def write(path: Path) -> None:
-
         write_page(content(), path)
 
     return path, write

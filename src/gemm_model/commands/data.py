@@ -87,7 +87,6 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _write_csv(rows: pd.DataFrame, path: Path) -> None:
-
     with atomic_path(path) as unfinished:
         rows.to_csv(unfinished, index=False, lineterminator="\n")
 

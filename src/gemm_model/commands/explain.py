@@ -59,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-
     common.check_document(args, args.html)
     if compare.cards_asked(args):
         return compare.compare(args, _answer)
@@ -203,7 +202,6 @@ def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
 
 
 def _called(config: KernelConfig, gpu: GpuSpec) -> str:
-
     return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
@@ -301,7 +299,6 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
-
     most = max(found.rows, key=lambda row: row["spreads"] or 0.0)["what"]
     usually = next(count.usually for count in COUNTS if count.name == most)
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
@@ -325,7 +322,6 @@ def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
 
 
 def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
-
     prediction, achieved = found.prediction, found.achieved
     width = max((len(each.name) for each in found.mechanisms), default=0)
     lines = [

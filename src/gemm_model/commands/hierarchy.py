@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-
     asked = [name for name in WAYS if getattr(args, name)]
     if len(asked) > 1:
         raise InputError("more than one of --solve, --ladder and --text is given; expected one")
@@ -150,7 +149,6 @@ def _table(rows: Iterable[object], columns: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _figures(machine: Machine, blocking: Blocking, shape: Shape) -> dict[str, Any]:
-
     path = machine.datapath
     out_bytes = max(path.a_bytes, 2.0)
     return {
@@ -261,7 +259,6 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
 
 
 def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> Document:
-
     if machine.datapath.name != "cuda_cores":
         raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
     found = text_predictions(machine, runtime_parameters(options))

@@ -37,7 +37,6 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _gpus() -> list[dict[str, Any]]:
-
     return [
         {
             "name": gpu.name,
@@ -53,7 +52,6 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
-
     return [
         {
             "name": name,
@@ -67,7 +65,6 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _families() -> list[dict[str, Any]]:
-
     by_gpu = {name: families(load_gpu(name)) for name in gpu_names()}
     return [
         {"name": family, "gpus": ", ".join(name for name, known in by_gpu.items() if family in known)}
@@ -76,7 +73,6 @@ def _families() -> list[dict[str, Any]]:
 
 
 def _types() -> list[dict[str, Any]]:
-
     also = {name: ", ".join(alias for alias, of in ALIASES.items() if of == name) for name in ELEMENT_TYPES}
     for name, (element, scale, vector) in BLOCK_SCALED_TYPES.items():
         also[name] = f"{element}, one {scale} scale for {vector}"
@@ -100,7 +96,6 @@ def _rate_class(name: str) -> str | None:
 
 
 def _calibrations() -> list[dict[str, Any]]:
-
     return [{"name": name} for name in calibration_names()]
 
 

@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-
     common.check_document(args, args.html)
     cards = {}
     for name in cards_asked(args) or [args.gpu]:

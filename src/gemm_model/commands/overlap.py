@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-
     common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
     common.check_document(args, args.trace, args.plot)
     common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
@@ -85,7 +84,6 @@ def _lines(figures: dict[str, Any]) -> str:
 
 
 def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
-
     for name in ("m", "k"):
         if getattr(args, name) is None:
             raise InputError(f"--{name} is missing; expected --m and --k")

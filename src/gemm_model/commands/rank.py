@@ -304,7 +304,6 @@ def _of_heuristic_choice(name: str, longer: float) -> str:
 
 
 def _against_notes(held: Against) -> list[str]:
-
     reference = held.reference
     config, time_us = reference.candidate.config, reference.prediction.runtime_us
     gain = held.gain(held.ranking.best)

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Document:
-
     common.no_overrides(args)
     server, cards = _server(args), _cards(args)
     files = write.files_of(_models(args), _parallel(args), cards, server)
@@ -101,7 +100,6 @@ def _write_all(
 
 
 def _choices(cells: Sequence[Sequence[CellFile]], server: Server, best: int) -> Iterator[list[Chosen]]:
-
     asked = [(of[0].cell, of[0].card.gpu, server.framework.name, server.routing, best) for of in cells]
     if len(asked) < WORTH_PROCESSES:
         yield from map(choices_of, asked)
@@ -111,7 +109,6 @@ def _choices(cells: Sequence[Sequence[CellFile]], server: Server, best: int) -> 
 
 
 def _row(file: CellFile, chosen: Chosen) -> dict[str, Any]:
-
     config = file.config(chosen)
     return {
         "file": str(file.path),
@@ -170,7 +167,6 @@ def _notes(
 
 
 def _server(args: argparse.Namespace) -> Server:
-
     framework = framework_of(args.framework)
     if args.framework_version is not None:
         framework.require_version(args.framework_version)
@@ -183,7 +179,6 @@ def _server(args: argparse.Namespace) -> Server:
 
 
 def _models(args: argparse.Namespace) -> list[Any]:
-
     if (args.config is None) == (args.models is None):
         raise InputError("expected one of --config and --models")
     if args.config is not None:
@@ -193,7 +188,6 @@ def _models(args: argparse.Namespace) -> list[Any]:
 
 
 def _cards(args: argparse.Namespace) -> list[Card]:
-
     if (args.device is None) == (args.gpus is None):
         raise InputError("expected one of --device and --gpus")
     every = [
@@ -209,6 +203,5 @@ def _cards(args: argparse.Namespace) -> list[Card]:
 
 
 def _parallel(args: argparse.Namespace) -> list[Parallelism]:
-
     ranks = RANKS if args.tp is None and args.models is not None else (1 if args.tp is None else args.tp,)
     return [Parallelism(tensor=each, expert=args.ep) for each in ranks]

@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _row(args: argparse.Namespace) -> Row:
-
     problem = common.problem(args)
     config = common.config(args)
     if config.kernel == AUTO_KERNEL:

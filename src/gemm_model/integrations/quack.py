@@ -209,7 +209,7 @@ def _meta(rows: int, columns: int, batch: int, dtype: str, columns_first: bool) 
     """A matrix, or a batch of them, that has a type, sizes and strides only."""
     from torch import empty
 
-    from gemm_model.bench.torch_types import torch_dtype
+    from gemm_model.bench.torch_library import torch_dtype
 
     lead = () if batch == 1 else (batch,)
     sizes = (columns, rows) if columns_first else (rows, columns)

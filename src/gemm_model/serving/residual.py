@@ -6,6 +6,7 @@ the code that Triton makes for sm90, where their rows were measured; no other ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,8 +17,9 @@ from gemm_model.config import CONFIG_DIR
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive
-from gemm_model.serving.model import Launches, Times, chain_clk, sm_clk
-from gemm_model.serving.tile_config import FloatArray
+from gemm_model.serving.model import Launches, Times, chain_clk, launches_of, sm_clk, times_of
+from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.tile_config import FloatArray, TileGrid
 
 RESIDUAL = CONFIG_DIR / "serving_residual.npz"
 FOREST = "serving"
@@ -102,3 +104,16 @@ def corrected(launches: Launches, times: Times) -> Times:
     """The times, each multiplied by what the trees say of it."""
     forest = residual()  # a damaged file is refused on every card
     return times.scaled(factors(forest, features(launches, times))) if corrects(launches.gpu) else times
+
+
+def predicted(
+    product: ServedProduct,
+    grid: TileGrid,
+    gpu: GpuSpec,
+    routing: str | Sequence[int] = "uniform",
+    *,
+    warm: bool = False,
+) -> Times:
+    """Times of all configurations of `grid`: formulas, then trees; `warm` where L2 holds what it can of the weights."""
+    launches = launches_of(product, grid, gpu, routing, warm=warm)
+    return corrected(launches, times_of(launches))

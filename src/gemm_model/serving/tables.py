@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.choose import candidates
-from gemm_model.serving.predict import predicted
 from gemm_model.serving.problem import BLOCK_FP8, FAMILIES, MOE, ServedProduct
+from gemm_model.serving.residual import predicted
 from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.schema import ADDED_COLUMNS, notes_on_strange, place_of, table_name

@@ -16,7 +16,7 @@ from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group
 from gemm_model.bench.extended_tensors import keeping_result
 from gemm_model.bench.launched_kernels import named_kernels
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
-from gemm_model.bench.torch_errors import as_kernel_errors
+from gemm_model.bench.torch_library import as_kernel_errors
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
