@@ -77,11 +77,7 @@ _new_traffic = constructor(Traffic)
 
 
 def traffic(kernel: Kernel) -> Traffic:
-    """The bytes of a kernel by level of memory.
-
-    In a chain, a kernel's outputs evict those of the kernel before, which may be A. Outputs that L2 keeps
-    until a later launch overwrites them cause no DRAM write.
-    """
+    """The bytes of a kernel by level of memory; in a chain, its outputs evict those of the one before."""
     batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
     order = kernel.geometry.family.tile_order
     output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
@@ -93,8 +89,8 @@ def traffic(kernel: Kernel) -> Traffic:
     asked = _requests(kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    fresh = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
-    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, fresh, 0.0, kernel))
+    late = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
+    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, late, 0.0, kernel))
     reads = _dram_reads(operands, in_step, gpu, schedule, panels, fresh, numbers) + sources
     reads = scaled(reads, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
@@ -105,23 +101,21 @@ def traffic(kernel: Kernel) -> Traffic:
     if kernel.around.profiled and order.splits == "apart":
         # A profiler empties L2 before the second kernel, which then reads the partial sums from DRAM.
         reads = reads + 0.5 * workspace
-    spilled = spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     writes = output + workspace
     crossing = _crossing_share(panels, schedule, asked.equal) * reads
     in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
     stored = L2_WRITES * writes + in_pieces
-    beside = asked.outside * k_bytes + crossing + stored + spilled + sources
+    beside = asked.outside * k_bytes + crossing + stored + sources
+    beside = beside + spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
-    merged = k_bytes * _merged_bytes(asked, fresh, l2_us, kernel)
+    merged = k_bytes * _merged_bytes(asked, late, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=scaled(output, 1.0 - kept)
-        if kernel.around.chained
-        else _written(output, reads, gpu),
+        dram_write_bytes=_written(kernel, output, reads, kept),
         l2_request_bytes=requests + (writes + sources),
         crossing_bytes=crossing,
         l2_load_bytes=requests + beside,
@@ -214,12 +208,16 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
     return maximum(1.0 - distinct / clusters, 0.0) * where(clusters > 1.5, 1.0, 0.0)
 
 
-def _written(output: Values, reads: Values, gpu: GpuSpec) -> Values:
+def _written(kernel: Kernel, output: Values, reads: Values, kept: Values) -> Values:
     """Bytes of output that reach DRAM before the kernel ends, because later bytes evict them from L2.
 
-    Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
+    In a chain, outputs that L2 keeps until a later launch overwrites them never do. Source: DRAM writes by
+    counters of kernels of 3 to 300 MB of outputs.
     """
-    return output * maximum(1.0 - gpu.l2_unwritten_share * gpu.l2_bytes / (output + reads), 0.0)
+    if kernel.around.chained:
+        return scaled(output, 1.0 - kept)
+    held_back = kernel.gpu.l2_unwritten_share * kernel.gpu.l2_bytes
+    return output * maximum(1.0 - held_back / (output + reads), 0.0)
 
 
 def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
