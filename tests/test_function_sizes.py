@@ -12,8 +12,6 @@ DEVICE_CODE = {
 }
 """What a GPU runs, and the entry that compiles it."""
 TO_BE_SPLIT = {
-    "src/gemm_model/calibration/fit.py": {"fit"},
-    "src/gemm_model/calibration/run.py": {"calibrate", "extend"},
     "src/gemm_model/kernels/feasibility.py": {"resources_of"},
 }
 """Longer ones of today: none may be added."""

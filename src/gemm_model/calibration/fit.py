@@ -134,7 +134,6 @@ def fit(
     start: Mapping[str, float] | None = None,
     donor: Donor | None = None,
     without: Collection[str] = (),
-    progress: Callable[[], None] = lambda: None,
 ) -> Fit:
     """Fit the `free` numbers to rows by regime; the others keep their values in `start`.
 
@@ -143,10 +142,7 @@ def fit(
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
-    allowed = {} if donor is None else donor.bounds
-    ends = [allowed.get(name, (NUMBERS[name].low, NUMBERS[name].high)) for name in names]
-    low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
-    span = high - low
+    low, span = _ranges(names, {} if donor is None else donor.bounds)
     pull = _pull(donor, names, low, span)
 
     def numbers(unit: FloatArray) -> KernelNumbers:
@@ -154,7 +150,6 @@ def fit(
         return kernel_numbers({**first, **dict(zip(names, values.tolist(), strict=True))})
 
     def residuals(unit: FloatArray) -> FloatArray:
-        progress()
         found = numbers(unit).without(without)
         parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
         return np.concatenate([*parts, pull(unit)])
@@ -173,15 +168,22 @@ def fit(
         xtol=TOLERANCE,
     )
     half_width = _half_widths(solved.jac, solved.fun, span)
-    at_bound = [
-        name for name, value in zip(names, solved.x, strict=True) if min(value, 1.0 - value) < AT_BOUND
-    ]
+    at_bound = [name for name, at in zip(names, solved.x, strict=True) if min(at, 1.0 - at) < AT_BOUND]
     return Fit(
         numbers=numbers(solved.x),
         half_width=dict(zip(names, half_width.tolist(), strict=True)),
         at_bound=tuple(at_bound),
         evaluations=int(solved.nfev),
     )
+
+
+def _ranges(
+    names: Sequence[str], allowed: Mapping[str, tuple[float, float]]
+) -> tuple[FloatArray, FloatArray]:
+    """Low end and span of the range that each number may take; `allowed` ones replace its own."""
+    ends = [allowed.get(name, (NUMBERS[name].low, NUMBERS[name].high)) for name in names]
+    low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
+    return low, high - low
 
 
 def _pull(

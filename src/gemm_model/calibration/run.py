@@ -230,38 +230,40 @@ def calibrate(
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
     steps = _Steps(progress)
-    fitted = {
-        kind: _Kind(kind, regimes, gpu, family, base, choices, steps, run_all, listed)
-        for kind, regimes in data.by_kind.items()
-    }
+    run = _Run(gpu, family, base, choices, steps, run_all, listed)
+    fitted = {kind: _Kind(kind, regimes, run) for kind, regimes in data.by_kind.items()}
     steps.total = sum(each.fits for each in fitted.values())
     kinds = dict(zip(fitted, _at_once(_Kind.result, fitted.values(), run_all, steps), strict=True))
-    names = ", ".join(path.name for path in inputs)
-    calibration = Calibration(
-        gpu=gpu.name,
-        family=family.name,
-        architecture=gpu.kernel_architecture,
-        numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
-        intervals={kind: _intervals(found.fits) for kind, found in kinds.items()},
-        sources=_sources(kinds, base, names),
-        error_band={kind: found.error_band for kind, found in kinds.items()},
-        fitted_to={
-            "tables": [path.name for path in inputs],
-            "rows": {
-                kind: {name: len(rows) for name, rows in found.items()}
-                for kind, found in data.by_kind.items()
-            },
-            "donor": base.name,
-            **_shares_of(kinds),
-            "seed": choices.seed,
-        },
-        within_phases=base.within_phases,
-    )
+    calibration = _calibration([path.name for path in inputs], data, kinds, run)
     steps.begin("residual")
     residual = _trained(calibration, kinds, gpu, run_all) if choices.trains_residual else None
     if choices.donor_residual is not None:
         residual = _taken_over(calibration, kinds, gpu, base.name)
     return CalibrationResult(calibration, kinds, residual, data)
+
+
+def _calibration(
+    tables: list[str], data: CalibrationData, kinds: Mapping[str, KindResult], run: _Run
+) -> Calibration:
+    """The calibration of these rate classes, without its residual."""
+    rows = {kind: {name: len(rows) for name, rows in found.items()} for kind, found in data.by_kind.items()}
+    return Calibration(
+        gpu=run.gpu.name,
+        family=run.family.name,
+        architecture=run.gpu.kernel_architecture,
+        numbers={kind: _rounded(found.numbers) for kind, found in kinds.items()},
+        intervals={kind: _intervals(found.fits) for kind, found in kinds.items()},
+        sources=_sources(kinds, run.base, ", ".join(tables)),
+        error_band={kind: found.error_band for kind, found in kinds.items()},
+        fitted_to={
+            "tables": tables,
+            "rows": rows,
+            "donor": run.base.name,
+            **_shares_of(kinds),
+            "seed": run.choices.seed,
+        },
+        within_phases=run.base.within_phases,
+    )
 
 
 def _at_once(
@@ -329,64 +331,64 @@ def extend(
     """
     family = family_of(base.family, gpu)
     data = load_tables(inputs, gpu, family, plain_shapes=False)
-    kept = {name for name in NUMBERS if name.partition(".")[0] not in KIND_MECHANISMS}
-    numbers, intervals, bands = dict(base.numbers), dict(base.intervals), dict(base.error_band)
-    validations: dict[str, list[Validation]] = {}
-    counts: dict[str, dict[str, int]] = {}
     steps = _Steps(progress)
-    extended = {
-        kind: _Kind(kind, regimes, gpu, family, base, Choices(seed=seed), steps, run_all)
-        for kind, regimes in data.by_kind.items()
-        if kind in base.numbers
-    }
-    steps.total = sum(each.kind_fits for each in extended.values())
-    for kind, stages in extended.items():
-        fits = stages.kind_stages()
-        if not fits:
-            continue
-        numbers[kind] = _rounded(fits[-1].numbers)
-        known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
-        intervals[kind] = {**known, **_intervals(fits)}
-        bands[kind] = {**bands.get(kind, {}), **stages.bands}
-        validations[kind] = stages.validations
-        counts[kind] = {name: sum(map(len, rows.values())) for name, rows in stages.kind_rows.items() if rows}
-    if not validations:
+    run = _Run(gpu, family, base, Choices(seed=seed), steps, run_all)
+    kinds = {kind: _Kind(kind, data.by_kind[kind], run) for kind in data.by_kind if kind in base.numbers}
+    steps.total = sum(each.kind_fits for each in kinds.values())
+    fits = {kind: found for kind, each in kinds.items() if (found := each.kind_stages())}
+    if not fits:
         raise InputError(f"no row of {base.name} goes beyond plain products; expected some of that family")
-    names = ", ".join(path.name for path in inputs)
-    fitted = {name for found in intervals.values() for name in found} - kept
-    return (
-        replace(
-            base,
-            numbers=numbers,
-            intervals=intervals,
-            error_band=bands,
-            sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {names}")},
-            fitted_to={
-                **base.fitted_to,
-                "extended_to": {"tables": [path.name for path in inputs], "rows": counts, "seed": seed},
-            },
-        ),
-        validations,
+    extended = _extended([path.name for path in inputs], kinds, fits, run)
+    return extended, {kind: kinds[kind].validations for kind in fits}
+
+
+def _extended(
+    tables: list[str], kinds: Mapping[str, _Kind], fits: Mapping[str, Sequence[Fit]], run: _Run
+) -> Calibration:
+    """The base with the numbers, intervals and bands of `fits` to kinds of problem."""
+    base = run.base
+    kept = {name for name in NUMBERS if name.partition(".")[0] not in KIND_MECHANISMS}
+    intervals, bands = dict(base.intervals), dict(base.error_band)
+    for kind, found in fits.items():
+        known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
+        intervals[kind] = {**known, **_intervals(found)}
+        bands[kind] = {**bands.get(kind, {}), **kinds[kind].bands}
+    fitted = {name for widths in intervals.values() for name in widths} - kept
+    rows = {
+        kind: {name: sum(map(len, rows.values())) for name, rows in kinds[kind].kind_rows.items() if rows}
+        for kind in fits
+    }
+    extended_to = {"tables": tables, "rows": rows, "seed": run.choices.seed}
+    return replace(
+        base,
+        numbers={**base.numbers, **{kind: _rounded(found[-1].numbers) for kind, found in fits.items()}},
+        intervals=intervals,
+        error_band=bands,
+        sources={**base.sources, **dict.fromkeys(fitted, f"fitted to {', '.join(tables)}")},
+        fitted_to={**base.fitted_to, "extended_to": extended_to},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all rate classes of a calibration share."""
+
+    gpu: GpuSpec
+    family: KernelFamily
+    base: Calibration
+    choices: Choices
+    steps: _Steps
+    run_all: RunAll
+    listed: Collection[Size] = ()
 
 
 class _Kind:
     """The calibration of one rate class."""
 
-    def __init__(
-        self,
-        kind: str,
-        regimes: Mapping[str, pd.DataFrame],
-        gpu: GpuSpec,
-        family: KernelFamily,
-        base: Calibration,
-        choices: Choices,
-        steps: _Steps,
-        run_all: RunAll,
-        listed: Collection[Size] = (),
-    ) -> None:
-        self.run_all, self.listed = run_all, listed
-        self.kind, self.gpu, self.family, self.choices, self.steps = kind, gpu, family, choices, steps
+    def __init__(self, kind: str, regimes: Mapping[str, pd.DataFrame], run: _Run) -> None:
+        self.run_all, self.listed, self.steps = run.run_all, run.listed, run.steps
+        self.kind, self.gpu, self.family, self.choices = kind, run.gpu, run.family, run.choices
+        base, gpu, family, choices = run.base, run.gpu, run.family, run.choices
         served = base.kind_for(kind)
         self.start = base.numbers_on(gpu, kind, family).values()
         self.bands = {
