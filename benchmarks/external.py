@@ -10,7 +10,8 @@
 A table of library calls (columns system, in_dtype, m, n, k, runtime_us; `device` where `system` is no GPU of
 the package) names no kernel: each row is held against the best that the card could reach by prediction.
 A table that names its kernels (cta_m, cta_n, cluster_m, ... besides) is predicted row by row, and the first
-choice of each shape is judged too. Nothing is fitted to such a table: it is a judge.
+choice of each shape is judged too; with columns kernel_name, batch and empty_kernel_us, by its kernels of CUDA
+cores. Nothing is fitted to such a table: it is a judge.
 
 What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
 by its own choice of kernel, as `gemm-model torch` does. `--copies 5`: weights rotate through five copies, or
@@ -34,12 +35,14 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gemm_model import load_gpu, predict_table
 from gemm_model.bench.characterization import base_gpu
+from gemm_model.bench.cublas_names import parse_sgemm_name
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names, load_gpu_mapping
@@ -47,15 +50,15 @@ from gemm_model.core.dtypes import element_type, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
-from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations.profile import on_cuda_cores
 from gemm_model.kernel_model.calibration_file import calibration_for, heuristic_choices
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import top1_efficiency
 from gemm_model.tables.table import read_table
 
 BINS_US = (0.0, 10.0, 30.0, 100.0, np.inf)
-LONG_US = 30.0
-"""From here on calls are judged together too [us]."""
 OUTPUT_BYTES = 2.0
 """Of one output [B]; what libraries' linear layers return: bf16."""
 QUANTIZED_GB_PER_S = 4781.0
@@ -128,8 +131,18 @@ def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
     return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
 
 
+def on_cuda_cores_us(row: Any, gpu: GpuSpec) -> float:
+    """Of the kernel of CUDA cores that a row names, with what its host's events read without one [us]."""
+    problem = GemmProblem.of(int(row.m), int(row.n), int(row.k), row.in_dtype, batch=int(row.batch))
+    config = KernelConfig(**parse_sgemm_name(row.kernel_name))
+    return on_cuda_cores(problem, config, gpu).runtime_us + float(row.empty_kernel_us)
+
+
 def judged(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
     """The rows with `predicted_us` and `runtime_us`."""
+    if "kernel_name" in frame:
+        spec = load_gpu(gpu)
+        return frame.assign(predicted_us=[on_cuda_cores_us(row, spec) for row in frame.itertuples()])
     if "cta_m" in frame:
         return predict_table(frame, gpu, options=known.options)
     spec = load_gpu(gpu)
@@ -156,7 +169,6 @@ def figures(rows: pd.DataFrame) -> dict[str, object]:
         "rows": len(rows),
         "median error": f"{error.median():.1%}",
         "mean error": f"{error.mean():.1%}",
-        "p90 error": f"{error.quantile(0.9):.1%}",
         "p95 error": f"{error.quantile(0.95):.1%}",
         "predicted / measured": f"{ratio.median():.2f}",
         "mean ratio": f"{ratio.mean():.2f}",
@@ -173,9 +185,6 @@ def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:
             part = of_type[of_type["runtime_us"].between(low, high, inclusive="left")]
             if len(part):
                 yield {"system": system, "type": dtype, "duration": name, **figures(part)}
-        long = of_type[of_type["runtime_us"] >= LONG_US]
-        if len(long):
-            yield {"system": system, "type": dtype, "duration": f"above {LONG_US:.0f} us", **figures(long)}
         all_sizes = figures(of_type)
         if "cta_m" in of_type and of_type.groupby(["m", "n", "k"]).size().max() > 1:
             all_sizes["first choice"] = f"{top1_efficiency(of_type).mean():.1%}"
@@ -225,14 +234,8 @@ def main() -> None:
         "--copies", type=int, help="most copies that weights rotate through (default: no reuse)"
     )
     parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
-    parser.add_argument(
-        "--kernel",
-        action="append",
-        default=[],
-        type=tile_of_word,
-        metavar="ARCHITECTURE=TILE",
-        help="the tile that calls take",
-    )
+    tiles = {"action": "append", "default": [], "type": tile_of_word, "metavar": "ARCHITECTURE=TILE"}
+    parser.add_argument("--kernel", **tiles, help="the tile that calls take")
     arguments = parser.parse_args()
     known = Known(
         family=arguments.family,

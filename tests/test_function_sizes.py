@@ -7,9 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LINES = 50
-DEVICE_CODE = {
-    "src/gemm_model/overlap/kernel.py": {"__call__", "kernel", "multiply_and_store"},
-}
+DEVICE_CODE = {"src/gemm_model/overlap/kernel.py": {"__call__", "kernel", "multiply_and_store"}}
 """What a GPU runs, and the entry that compiles it."""
 TO_BE_SPLIT = {
     "src/gemm_model/kernels/feasibility.py": {"resources_of"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gemm_model.bench.cublas_names import cells_of_names, parse_cublas_name
+from gemm_model.bench.cublas_names import cells_of_names, parse_cublas_name, parse_sgemm_name
 from gemm_model.core.errors import InputError
 
 NAMES = {
@@ -38,9 +38,15 @@ UNKNOWN = (
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>",
     "nvjet_tst_h_bz_coopB_TNT",
     "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN",
-    "ampere_sgemm_128x64_tn",
     "",
 )
+SGEMM = {
+    "ampere_sgemm_128x64_tn": "64 128 32 64 8 2",
+    "ampere_sgemm_64x32_sliced1x4_tn": "32 64 16 16 8 2",
+    "void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)": "128 256 64 64 8 4",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x64x8_stage3_warpsize2x2x1_ffma": "256 64 64 64 8 3",
+}
+"""Tile of our D, warp's tile, k tile and stages; block sizes of published profiles are 32 threads to a warp."""
 
 
 @pytest.mark.parametrize(("name", "reading"), NAMES.items())
@@ -49,10 +55,15 @@ def test_a_name_says_what_runs(name, reading):
     assert form.format(**parse_cublas_name(name)).split() == reading.split()
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("name", [*UNKNOWN, *SGEMM])
 def test_an_unknown_name_is_refused_by_name(name):
     with pytest.raises(InputError, match="no tile is known from the cuBLAS kernel name"):
         parse_cublas_name(name)
+
+
+def test_kernels_of_cuda_cores_tell_their_tiles_and_others_none():
+    assert {name: " ".join(map(str, parse_sgemm_name(name).values())) for name in SGEMM} == SGEMM
+    assert not any(map(parse_sgemm_name, (*UNKNOWN, *NAMES)))
 
 
 def test_a_call_is_described_by_its_first_kernel_with_a_tile():

@@ -15,12 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
-from gemm_model.kernel_model.residual import (
-    TakenOver,
-    load_residual,
-    residual_beside,
-    write_residual,
-)
+from gemm_model.kernel_model.residual import TakenOver, load_residual, residual_beside, write_residual
 from gemm_model.kernels.registry import family_of
 from tests.typed_numbers import calibration, calibration_with_residual, residual
 

@@ -119,10 +119,7 @@ def test_a_description_is_read_back(index):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("128", "128x128,cluster=2", "128x128,colour=red", "128x128,swap_ab=yes"),
-        "128x128,schedule=fast",
-    ],
+    [*("128", "128x128,cluster=2", "128x128,colour=red", "128x128,swap_ab=yes"), "128x128,schedule=fast"],
 )
 def test_a_bad_description_is_refused(text):
     with pytest.raises(InputError, match="expected"):

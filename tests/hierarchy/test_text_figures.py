@@ -91,13 +91,13 @@ def test_the_three_v100_kernels():
     gpu = load_gpu("v100_sxm2")
     rows = text_predictions(machine_of(gpu, datapath_of(gpu, "cuda_cores", "fp32")), runtime_parameters())
     naive, shared, registers = rows
-    assert [round(100 * row.measured_of_cublas) for row in rows] == [16, 31, 88]
+    assert [round(100 * row["measured_of_cublas"]) for row in rows] == [16, 31, 88]
     # One line of A and one of B for 32 FMAs, or two loads from shared memory: 16 of 64 FMA/clk.
-    assert naive.bound_tflops == shared.bound_tflops == pytest.approx(0.25 * 15.6672)
+    assert naive["bound_tflops"] == shared["bound_tflops"] == pytest.approx(0.25 * 15.6672)
     # 4 x 4 outputs a thread match 128 B/clk to 512.
-    assert registers.bound_tflops == pytest.approx(15.6672)
+    assert registers["bound_tflops"] == pytest.approx(15.6672)
     # The parameters are the H200's. The naive kernel is predicted twice too fast: the text does not say which
     # threads it uses, so only its bound is asserted.
-    assert shared.predicted_tflops == pytest.approx(3.7, rel=0.15)
-    assert registers.predicted_tflops == pytest.approx(10.7, rel=0.15)
-    assert naive.measured_tflops < naive.bound_tflops
+    assert shared["predicted_tflops"] == pytest.approx(3.7, rel=0.15)
+    assert registers["predicted_tflops"] == pytest.approx(10.7, rel=0.15)
+    assert naive["measured_tflops"] < naive["bound_tflops"]

@@ -10,7 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
 from gemm_model.integrations.nsight import config_of
-from gemm_model.integrations.profile import lay_beside, library_of, read_profile
+from gemm_model.integrations.profile import Launches, lay_beside, library_of, read_profile
 
 NVJET = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 SPLIT = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
@@ -104,6 +104,17 @@ def test_reports_of_nsys_are_read_past_their_first_lines_and_in_their_units(tmp_
     assert (found.calls, found.total_us) == (2, 10.0)
     (row,) = lay_beside([found], load_gpu("h200"), {})
     assert (row["kernel"], row["predicted_us"]) == ("cublas", None)
+
+
+def test_kernels_of_cuda_cores_are_predicted_by_name_with_k_split_as_is_fastest():
+    problems = (GemmProblem.of(*sizes, "fp32") for sizes in ((4096, 4096, 4096), (64, 64, 16384)))
+    named = {"name": "ampere_sgemm_128x64_tn", "calls": 1, "total_us": 9e3}
+    launches = [Launches(problem=problem, **named) for problem in problems]
+    deep, large = lay_beside(launches, load_gpu("a100_sxm_80gb"), {})
+    assert {(row["kernel"], row["tile"]) for row in (large, deep)} == {("sgemm", "64x128")}
+    # 19.5 TFLOP/s at most; one CTA alone takes 16384 x 8192 / 64 clocks of 1410 MHz.
+    assert 2 * 4096**3 / 19.5e6 < large["predicted_us"] < 1.15 * 2 * 4096**3 / 19.5e6
+    assert deep["predicted_us"] < 16384 * 8192 / 64 / 1410 / 8
 
 
 def test_names_tell_libraries_and_cutlass_s_tiles():

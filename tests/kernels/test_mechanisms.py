@@ -19,12 +19,7 @@ NEUTRAL = {
     "spilling": {"register_clk": 0.0, "wait_clk": 0.0, "l2_bytes_per_byte": 0.0},
     "whole_waves": {"quantized": 0.0},
     "scale_factors": {"row_bytes": 16.0},
-    "edge_tiles": {
-        "row_clk": 0.0,
-        "shared_cost": 1.0,
-        "two_way_cost": 1.0,
-        "two_way_hidden": 0.0,
-    },
+    "edge_tiles": {"row_clk": 0.0, "shared_cost": 1.0, "two_way_cost": 1.0, "two_way_hidden": 0.0},
 }
 
 

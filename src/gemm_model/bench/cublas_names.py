@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from gemm_model.core.errors import InputError
@@ -27,6 +28,16 @@ STAGED = re.compile(
     r"(?:(?P<arch>ampere|turing|volta|cutlass_\d+)_)\w*?gemm\w*?_(?P<tile>\d+x\d+)(?:_ldg\d+\w*?_stages)?"
     r"_(?P<ring>\d+x\d+)_(?P<layouts>[nt]{2})(?![a-z])"
 )
+SGEMM = re.compile(
+    r"sgemm_(?P<tile>\d+x\d+)(?:x8|_8x(?P<cutlass>\d))?(?:_sliced\dx\d)?_[ntNT]{2}"
+    r"|_tilesize(?P<along_m>\d+x\d+)x8_stage(?P<stages>\d+)_warpsize(?P<warps>\dx\d)x1_ffma"
+)
+"""Kernels of fp32 on CUDA cores, with k tiles of 8: `ampere_sgemm_128x64_tn`, `cutlass_80_simt_sgemm_256x128_8x4_nn_
+align1`, and `sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_...`, which names the
+extent along our m first (grids of published profiles: sitar-lab/NeuSight)."""
+SGEMM_WARPS, SGEMM_OUTPUTS = 8, {False: 64, True: 8}
+"""Most warps of a CTA [warps], and outputs of a thread by whether an extent is 32 [1]; the others of these kernels;
+block sizes in the same profiles."""
 RASTERS = {"h": "along_m", "v": "along_n"}
 """Horizontal walks along the columns of D^T (our rows, m), vertical along its rows (our n)."""
 
@@ -38,9 +49,31 @@ def parse_cublas_name(name: str) -> dict[str, Any]:
     """
     for pattern, read in ((NVJET, _nvjet), (XMMA, _xmma), (STAGED, _staged)):
         found = pattern.search(name)
-        if found:
+        if found and not SGEMM.search(name):
             return read(found)
     raise InputError(f"no tile is known from the cuBLAS kernel name {name[:120]!r}")
+
+
+def parse_sgemm_name(name: str) -> dict[str, Any]:
+    """Tile, warp's tile (`mma_m` x `mma_n`), k tile and stages of a kernel of CUDA cores; {} for any other name."""
+    found = SGEMM.search(name)
+    if found is None:
+        return {}
+    extents = tuple(map(int, (found["tile"] or found["along_m"]).split("x")))
+    cta_m, cta_n = extents[::-1] if found["tile"] else extents
+    most = cta_m * cta_n // (32 * SGEMM_OUTPUTS[min(extents) == 32])
+    warps = prod(map(int, found["warps"].split("x"))) if found["warps"] else min(SGEMM_WARPS, most)
+    outputs = cta_m * cta_n // warps
+    mma_n = min(cta_n, 1 << (outputs.bit_length() // 2))
+    stages = int(found["stages"] or found["cutlass"] or 2)
+    return {
+        "cta_m": cta_m,
+        "cta_n": cta_n,
+        "mma_m": outputs // mma_n,
+        "mma_n": mma_n,
+        "cta_k": 8,
+        "stages": stages,
+    }
 
 
 def _cells(

@@ -23,14 +23,7 @@ from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 
 from gemm_model.bench import quack_fused
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
-from gemm_model.bench.provider import (
-    CompileError,
-    Config,
-    KernelError,
-    Launch,
-    Operands,
-    UnsupportedError,
-)
+from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.tensors import ALIGNMENT_BYTES
 from gemm_model.bench.torch_library import as_kernel_errors, torch_dtype
 from gemm_model.core.batch import batch_of

@@ -37,10 +37,7 @@ def _table(*parts: str) -> tuple[str, ...]:
 
 
 COLUMNS = _table("launch", "timing")
-TABLE_COLUMNS = {
-    "counters": _table("counters"),
-    "graph": _table("chain", "launch", "timing", "graph"),
-}
+TABLE_COLUMNS = {"counters": _table("counters"), "graph": _table("chain", "launch", "timing", "graph")}
 """Columns of a table of plain GEMMs by regime; the others have COLUMNS."""
 
 ASKED = ("asked_m", "asked_n", "asked_k")

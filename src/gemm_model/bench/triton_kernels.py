@@ -29,13 +29,7 @@ from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import as_kernel_errors, first_line
 from gemm_model.core.block_scaling import BLOCK_K
-from gemm_model.core.epilogue import (
-    QUANTIZED,
-    QUANTIZED_COLUMNS,
-    REDUCTIONS,
-    SOURCES,
-    VECTORS,
-)
+from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, REDUCTIONS, SOURCES, VECTORS
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 

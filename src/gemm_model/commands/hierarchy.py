@@ -77,10 +77,12 @@ def run(args: argparse.Namespace) -> Document:
     if max(shape) > MAX_SIZE:
         raise InputError(f"--shape is {args.shape}; expected sizes of at most 2^40")
     m, n, k = shape
+    if way in ("ladder", "text") and machine.datapath.name != "cuda_cores":
+        raise InputError(f"--{way} is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
     if args.ladder:
         return _ladder(args, machine, (m, n, k), chosen.options)
     if args.text:
-        return _text(args, machine, chosen.options)
+        return _document(machine, rows=text_predictions(machine, runtime_parameters(chosen.options)))
     return (_solve if args.solve else _picture)(args, machine, (m, n, k))
 
 
@@ -226,8 +228,6 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
     from gemm_model.bench.simt.measurements import read_measurements
     from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
 
-    if machine.datapath.name != "cuda_cores":
-        raise InputError(f"--ladder is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
     parameters = runtime_parameters(options)
     kernels = [(kernel.name, kernel.rung, kernel.blocking, kernel.resident_ctas) for kernel in LADDER]
     table = predicted(machine, kernels, shape, parameters)
@@ -256,11 +256,3 @@ def _ladder(args: argparse.Namespace, machine: Machine, shape: Shape, options: M
         ),
         files=[(args.plot, lambda path: plot_ladder(at_shape, path))],
     )
-
-
-def _text(args: argparse.Namespace, machine: Machine, options: Mapping[str, Any]) -> Document:
-    if machine.datapath.name != "cuda_cores":
-        raise InputError(f"--text is for CUDA cores; expected --datapath cuda_cores, not {args.datapath}")
-    found = text_predictions(machine, runtime_parameters(options))
-    rows = [asdict(row) | {"measured_of_cublas": row.measured_of_cublas} for row in found]
-    return _document(machine, rows=rows)

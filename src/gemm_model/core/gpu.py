@@ -83,6 +83,8 @@ class GpuSpec:
     flop_per_clk_per_sm: Mapping[str, float] = field(hash=False)
     """Dense tensor FLOP by kind of math."""
     cuda_core_fma_per_clk_per_sm: float = number("FMA/clk", 1, 1024)
+    fp32_settled_share: float | None = number("1", 0.05, 1, default=None)
+    """FMA rate of large fp32 products on CUDA cores under the power cap, over the peak; None: no cap is met."""
     l2_bytes: float = number("bytes", 2**17, 2**34)
     """As the runtime reports it."""
     l2_read_gb_per_s: float = number("GB/s", 100, 200000)

@@ -8,16 +8,18 @@ delay, whose throughput mean value analysis gives exactly (Reiser and Lavenberg,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
-from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine
+from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
+CLOCK_STEPS = 20
 LIMITERS = (*UNITS, "latency")
 """Limiters: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or latency if too few CTAs hide it."""
 
@@ -66,10 +68,14 @@ def runtime(
     shape: tuple[int, int, int],
     ctas_per_sm: int,
     parameters: RuntimeParameters,
+    products: float = 1.0,
 ) -> Runtime:
-    """Runtime of one GEMM of `shape` (m, n, k) with `ctas_per_sm` CTAs resident on each SM."""
+    """Runtime of `products` equal GEMMs of `shape` (m, n, k) in one launch, `ctas_per_sm` CTAs on each SM at once.
+
+    Under a power cap the card runs at `settled_clk_share` of its clock; memory is then faster, counted in clocks.
+    """
     m, n, k = shape
-    tiles = ceil(m / blocking.cta_m) * ceil(n / blocking.cta_n)
+    tiles = products * ceil(m / blocking.cta_m) * ceil(n / blocking.cta_n)
     # The busiest SM sets the runtime; its tiles run in rounds of as many as it holds.
     most_tiles = ceil(tiles / machine.gpu.sm_count)
     resident = min(ctas_per_sm, most_tiles)
@@ -83,14 +89,42 @@ def runtime(
         total += left / _throughput_of(last, left, parameters)
     busiest = max(UNITS, key=lambda unit: clocks[unit])
     peak = machine.datapath.fma_per_clk * machine.gpu.sm_count
-    return Runtime(
+    found = Runtime(
         runtime_us=total / machine.gpu.sm_clk_mhz,
         limiter=busiest if rate * clocks[busiest] >= room_numbers("hierarchy").busy_share else "latency",
-        fraction_of_peak=m * n * k / (peak * total),
+        fraction_of_peak=products * m * n * k / (peak * total),
         clocks=clocks,
         dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
         l2_bytes=tiles * k * work_per_k(blocking).l2_bytes,
     )
+    share = settled_clk_share(
+        machine.gpu, found, tiles * blocking.cta_m * blocking.cta_n * k / (peak * total)
+    )
+    if share == 1.0:
+        return found
+    slower = replace(machine.gpu, sm_clk_mhz=machine.gpu.sm_clk_mhz * share, fp32_settled_share=None)
+    again = machine_of(slower, machine.datapath), blocking, shape, ctas_per_sm, parameters, products
+    found = runtime(*again)
+    return replace(found, fraction_of_peak=found.fraction_of_peak * share)
+
+
+def settled_clk_share(gpu: GpuSpec, found: Runtime, busy: float) -> float:
+    """The clock over that at boost [1] at which a kernel draws what the card's power cap leaves.
+
+    FMAs in all of the clocks meet the cap at the rate `fp32_settled_share` over the peak; here they are in `busy` of
+    them. Their power goes with the rate and the square of the voltage, which falls with the clock down to a floor;
+    DRAM's with the rate alone.
+    """
+    settled, cap_w, numbers = gpu.fp32_settled_share, gpu.power_cap_w, room_numbers("hierarchy")
+    if settled is None or cap_w is None:
+        return 1.0
+    dram = numbers.pj_per_dram_byte * found.dram_bytes / found.runtime_us * 1e-6 / (cap_w - gpu.resting_w)
+    floor, low, high = numbers.voltage_floor, 0.0, 2.0
+    for _ in range(CLOCK_STEPS):
+        share = (low + high) / 2.0
+        drawn = share * (busy / settled * (max(share, floor) / max(settled, floor)) ** 2 + dram)
+        low, high = (share, high) if drawn < 1.0 else (low, share)
+    return min(low, 1.0)
 
 
 def _throughput_of(clocks: Mapping[str, float], resident: int, parameters: RuntimeParameters) -> float:
@@ -127,6 +161,7 @@ def tile_clocks(
     # L2 serves panels that tiles share, so DRAM delivers each row of A and column of B once for all of them.
     dram_bytes = work.l2_bytes / (blocking.cta_m + blocking.cta_n)
     dram_bytes *= (rows * blocking.cta_m + columns * blocking.cta_n) / (rows * columns)
+    outputs_bytes = blocking.cta_m * blocking.cta_n * machine.datapath.acc_bytes
     slices = ceil(k / blocking.cta_k)
     if blocking.stages == 0:
         wait = 0.0
@@ -137,7 +172,7 @@ def tile_clocks(
         "issue": k * max(fma_clocks, issue_clocks),
         "smem": k * work.wavefronts,
         "l2": k * work.l2_bytes / min(l2_rates) if l2_rates else 0.0,
-        "dram": k * dram_bytes / machine.dram_bytes_per_clk,
+        "dram": (k * dram_bytes + outputs_bytes) / machine.dram_bytes_per_clk,
         "latency": wait + parameters.load_latency_clk,
     }
 

@@ -177,16 +177,16 @@ def _stage(machine: Machine, step: _Step, output: str, out_bytes: float) -> Stag
     path = machine.datapath
     assert step.bytes_per_clk is not None
     m, n = step.tile
-    tiled = float(tiling(m, n, path.a_bytes, path.b_bytes))
+    tiled = tiling(m, n, path.a_bytes, path.b_bytes)
     shared = step.multicast
     if shared is None:
-        shared = float(multicast(m, n, *step.sharers, path.a_bytes, path.b_bytes))
+        shared = multicast(m, n, *step.sharers, path.a_bytes, path.b_bytes)
     operand_bytes = path.a_bytes + path.b_bytes
     bytes_per_fma = operand_bytes / (tiled * shared)
     if output == "once" and step.full_depth is not None:
-        bytes_per_fma += float(output_bytes_per_fma(step.full_depth, out_bytes, stationary=True))
+        bytes_per_fma += output_bytes_per_fma(step.full_depth, out_bytes, stationary=True)
     elif output == "each_slice":
-        bytes_per_fma += float(output_bytes_per_fma(step.slice_depth, path.acc_bytes, stationary=False))
+        bytes_per_fma += output_bytes_per_fma(step.slice_depth, path.acc_bytes, stationary=False)
     return Stage(
         name=step.name,
         bytes_per_clk=step.bytes_per_clk,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import ceil
 from typing import Any
 
@@ -25,12 +25,9 @@ from gemm_model.kernels.array_model import ArrayModel
 MATH = "math"
 LIMITER_NAMES = (MATH, *LIMITERS)
 LIMITER_OF_STAGE = {
-    "dram -> l2": "dram",
-    "dram -> smem": "dram",
-    "l2 -> all SMs": "l2",
-    "l2 -> one SM": "l2",
-    "smem -> mma": "smem",
-    "smem -> registers": "smem",
+    **dict.fromkeys(("dram -> l2", "dram -> smem"), "dram"),
+    **dict.fromkeys(("l2 -> all SMs", "l2 -> one SM"), "l2"),
+    **dict.fromkeys(("smem -> mma", "smem -> registers"), "smem"),
     "registers -> datapath": MATH,
 }
 DEFAULT_STAGES = 2
@@ -160,7 +157,7 @@ class MemoryHierarchyModel(ArrayModel):
         runtime_us = ceil(tiles / at_once) * tile_clk / self.gpu.sm_clk_mhz
         limit = matching.limiting
         bytes_taken = tiles * cta_m * cta_n * k * (path.a_bytes + path.b_bytes)
-        amplification_by_tile = float(tiling(cta_m, cta_n, path.a_bytes, path.b_bytes))
+        amplification_by_tile = tiling(cta_m, cta_n, path.a_bytes, path.b_bytes)
         return Runtime(
             runtime_us=runtime_us,
             limiter=LIMITER_OF_STAGE[limit.name] if limit.fraction < 1 else MATH,
@@ -194,10 +191,9 @@ class MemoryHierarchyModel(ArrayModel):
             vector=4 if stages > 1 else 1,
         )
         ctas_per_sm = footprint(blocking, self.gpu, machine.datapath).ctas_per_sm
-        found = runtime(machine, blocking, _shape(batch, index), ctas_per_sm, self.parameters)
-        products = float(batch.batch[index])
-        names = ("runtime_us", "dram_bytes", "l2_bytes")
-        return replace(found, **{name: products * getattr(found, name) for name in names})
+        parts, (m, n, k) = int(batch.split_k[index]), _shape(batch, index)
+        products = float(batch.batch[index]) * parts
+        return runtime(machine, blocking, (m, n, ceil(k / parts)), ctas_per_sm, self.parameters, products)
 
 
 def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
@@ -218,6 +214,7 @@ def _distinguishing(batch: GemmBatch) -> FloatArray:
     names = (
         *("m", "n", "k", "batch", "a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits"),
         *("math_kind", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages"),
+        "split_k",
     )
     result: FloatArray = np.column_stack(
         [np.asarray(getattr(batch, name), dtype=np.float64) for name in names]

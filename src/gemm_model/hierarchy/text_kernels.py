@@ -7,7 +7,8 @@ B is contiguous along n, as in the text's code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import Blocking
@@ -16,65 +17,34 @@ from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Grid, match
 
 SHAPE = (4096, 4096, 4096)
+REGISTERS = Blocking(
+    cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
+)
+TILED = Blocking(
+    cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
+)
+KERNELS = {
+    "naive": ("text_naive_tflops", replace(TILED, cta_k=1, stages=0, b_major="n"), 2),
+    "shared-memory tiling": ("text_tiled_tflops", TILED, 2),
+    "register tiling": ("text_register_tflops", REGISTERS, 4),
+}
+"""The lines of the text's table: number of its throughput, tiles, and CTAs of an SM."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextKernel:
-    """One line of the text's table."""
+def text_predictions(machine: Machine, parameters: RuntimeParameters) -> list[dict[str, Any]]:
+    """The text's table for its machine (a V100), in its order.
 
-    name: str
-    measured_tflops: float
-    blocking: Blocking
-    ctas_per_sm: int
-
-
-def text_kernels() -> tuple[TextKernel, ...]:
-    """The lines of the text's table, in its order."""
-    measured = room_numbers("hierarchy")
-    tiled = Blocking(
-        cta_m=32, cta_n=32, cta_k=32, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=1, vector=1
-    )
-    naive = replace(tiled, cta_k=1, stages=0, b_major="n")
-    registers = Blocking(
-        cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
-    )
-    lines = (
-        ("naive", measured.text_naive_tflops, naive, 2),
-        ("shared-memory tiling", measured.text_tiled_tflops, tiled, 2),
-        ("register tiling", measured.text_register_tflops, registers, 4),
-    )
-    return tuple(TextKernel(*line) for line in lines)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPrediction:
-    """The model's prediction for one line."""
-
-    name: str
-    measured_tflops: float
-    predicted_tflops: float
-    bound_tflops: float
-    """Throughput that matching alone allows: no latency, and only the counted instructions."""
-    limiter: str
-
-    @property
-    def measured_of_cublas(self) -> float:
-        return self.measured_tflops / room_numbers("hierarchy").text_cublas_tflops
-
-
-def text_predictions(machine: Machine, parameters: RuntimeParameters) -> tuple[TextPrediction, ...]:
-    """The text's table for its machine (a V100), in its order."""
-    rows = []
-    for kernel in text_kernels():
-        run = runtime(machine, kernel.blocking, SHAPE, kernel.ctas_per_sm, parameters)
-        matched = match(machine, kernel.blocking, Grid(rows=10, columns=16, k=SHAPE[2]))
-        rows.append(
-            TextPrediction(
-                name=kernel.name,
-                measured_tflops=kernel.measured_tflops,
-                predicted_tflops=tflops(SHAPE, run.runtime_us),
-                bound_tflops=matched.fraction_of_peak * machine.peak_tflops,
-                limiter=run.limiter,
-            )
-        )
-    return tuple(rows)
+    `bound_tflops` is the throughput that matching alone allows: no latency, and only the counted instructions.
+    """
+    numbers, rows = room_numbers("hierarchy"), []
+    for name, (measured, blocking, ctas_per_sm) in KERNELS.items():
+        run = runtime(machine, blocking, SHAPE, ctas_per_sm, parameters)
+        bound = match(machine, blocking, Grid(rows=10, columns=16, k=SHAPE[2])).fraction_of_peak
+        found = {"name": name, "measured_tflops": getattr(numbers, measured)}
+        found |= {
+            "predicted_tflops": tflops(SHAPE, run.runtime_us),
+            "bound_tflops": bound * machine.peak_tflops,
+        }
+        of_cublas = getattr(numbers, measured) / numbers.text_cublas_tflops
+        rows.append({**found, "limiter": run.limiter, "measured_of_cublas": of_cublas})
+    return rows

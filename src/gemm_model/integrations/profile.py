@@ -18,14 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gemm_model.bench.cublas_names import SGEMM, parse_sgemm_name
 from gemm_model.choice.selection import rank
+from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.hierarchy.model import MemoryHierarchyModel
 from gemm_model.integrations.nsight import config_of
 from gemm_model.kernel_model.question import World
+from gemm_model.kernels.cublas import SPLITS
 
 EXPECTED = (
     "expected a Chrome trace of PyTorch's profiler (record_shapes=True), or a CSV of nsys stats with "
@@ -36,7 +40,9 @@ OPERANDS = {
     **{"aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_addmm_activation": (1, 2)},
 }
 """Operators that are one product, and the places of A (m, k) and B (k, n) among their inputs."""
+CUDA_CORES = "sgemm"
 LIBRARIES = {
+    CUDA_CORES: SGEMM,
     "quack": re.compile(r"quack"),
     "cutlass": re.compile(r"cutlass::gemm|cutlass3x"),
     "triton": re.compile(r"^triton_(tem|mm|bmm)|matmul"),
@@ -197,6 +203,8 @@ def _row(each: Launches, gpu: GpuSpec, options: Mapping[str, Any]) -> dict[str, 
 
 def _config(name: str) -> KernelConfig | None:
     """What a name tells of a kernel; None without a tile, and of splits, whose number no name tells."""
+    if cells := parse_sgemm_name(name):
+        return KernelConfig(**cells)
     try:
         config = config_of(name)
     except InputError:
@@ -209,8 +217,18 @@ def _predicted(
 ) -> Prediction | None:
     """None where no such kernel can run, or the card has none of that library."""
     try:
+        if config is not None and library == CUDA_CORES:
+            return on_cuda_cores(problem, config, gpu)
         if config is None:
             return rank(problem, gpu, 1, family=library, options=options).best.prediction
         return World(problem=problem, config=config, gpu=gpu, options=options).predicted()
     except InputError:
         return None
+
+
+def on_cuda_cores(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> Prediction:
+    """A named kernel of fp32, with K split as it is fastest: no name tells the parts. Raises InputError."""
+    splits = [parts for parts in SPLITS if problem.k >= parts * config.cta_k or parts == 1]
+    batch = batch_of([(problem, replace(config, split_k=parts)) for parts in splits])
+    found = MemoryHierarchyModel(gpu, datapath="cuda_cores").predict_batch(batch)
+    return found.row(int(found.runtime_us.argmin()))

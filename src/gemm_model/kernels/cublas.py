@@ -81,7 +81,8 @@ CUBLAS_SM90 = KernelFamily(
         schedules=("cooperative", "pingpong"),
         swizzles=(1,),
         rasters=("along_m", "along_n"),
-        split_k=(1, 2, 3, 4, 5, 6, 8),
+        # cuBLASLt's heuristic lists up to 14 parts on an H200 (K up to 18,944).
+        split_k=(1, 2, 3, 4, 5, 6, 8, 12, 16),
         combines=in_its_schedule,
     ),
     resources=ResourceRules(
@@ -115,7 +116,7 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
 NARROW = (8, 16, 24, 32, 48)
 """Narrow extents of candidate tiles [elements]; beside an extent of 64 or 128, not on Hopper; chosen from the
 8 to 56 that kernel names show on Hopper, because other cards' sets are known in part only."""
-SPLITS = (*CUBLAS_SM90.space.split_k, 12, 16, 24, 32)
+SPLITS = (*CUBLAS_SM90.space.split_k, 24, 32)
 """Split-K candidates on other architectures: cuBLASLt accepts any number (CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
 the numbers that its heuristic picks are known for Hopper only."""
 

@@ -459,10 +459,7 @@ _RULES = (
     ),
     _Rule(_scales_missing, "block-scaled operands; {kernels} have no block scales"),
     _Rule(_not_k_major, "operands of 8 bits or fewer must be K-major"),
-    _Rule(
-        _schedule_missing,
-        "schedule {schedule} does not exist for {kernels}; expected one of {schedules}",
-    ),
+    _Rule(_schedule_missing, "schedule {schedule} does not exist for {kernels}; expected one of {schedules}"),
     _Rule(
         _cluster_wrong,
         "cluster {cluster}; expected powers of two with a product of at most {k.largest_cluster} for {kernels}",

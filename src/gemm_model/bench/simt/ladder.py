@@ -6,6 +6,7 @@ This module needs no GPU and no CUDA library: the memory-hierarchy model reads i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
@@ -115,32 +116,23 @@ class SimtKernel:
     @property
     def blocking(self) -> Blocking:
         """The memory-hierarchy model's view of the kernel."""
-        return Blocking(
-            cta_m=self.cta_m,
-            cta_n=self.cta_n,
-            cta_k=self.cta_k or 1,
-            warp_m=self.warp_m,
-            warp_n=self.warp_n,
-            thread_m=self.thread_m,
-            thread_n=self.thread_n,
-            stages=self.stages,
-            vector=self.vector,
-            interleaved=self.interleaved,
+        names = (
+            *("cta_m", "cta_n", "warp_m", "warp_n", "thread_m", "thread_n"),
+            *("stages", "vector", "interleaved"),
         )
+        return Blocking(cta_k=self.cta_k or 1, **{name: getattr(self, name) for name in names})
 
     @property
     def config(self) -> KernelConfig:
         """The benchmark's view of the kernel: `mma_m` x `mma_n` is the tile of one warp."""
-        return KernelConfig(
-            kernel="simt",
-            cta_m=self.cta_m,
-            cta_n=self.cta_n,
-            cta_k=self.cta_k or AUTO,
-            mma_m=self.warp_m,
-            mma_n=self.warp_n,
-            stages=self.stages or AUTO,
-            swizzle=1,
-        )
+        tiles: dict[str, Any] = {
+            "cta_m": self.cta_m,
+            "cta_n": self.cta_n,
+            "mma_m": self.warp_m,
+            "mma_n": self.warp_n,
+        }
+        tiles |= {"cta_k": self.cta_k or AUTO, "stages": self.stages or AUTO, "swizzle": 1}
+        return KernelConfig(kernel="simt", **tiles)
 
 
 LADDER = tuple(

@@ -10,9 +10,7 @@ from gemm_model.hierarchy.ladder_report import COUNTER_OF_UNIT
 from gemm_model.tables.columns import SIZE, TIME, NumberColumn, read_columns
 
 NUMBERS = {
-    "m": SIZE,
-    "n": SIZE,
-    "k": SIZE,
+    **dict.fromkeys("mnk", SIZE),
     "runtime_us": TIME,
     "tflops": NumberColumn(low=0, high=1e9),
     # A counter may read a little beyond 100 %.
