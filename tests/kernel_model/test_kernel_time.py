@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time, tile_times
 from gemm_model.kernel_model.mainloop import k_tile
@@ -307,3 +308,11 @@ def test_the_sms_of_a_tpc_wait_for_each_other_only_with_the_same_box(batch, wait
     shares = (numbers({"edge_tiles.further_sm_in_step": share}) for share in (0.2, 0.8))
     alone, together = (kernel_time(geometry, H200, known).waves_us for known in shares)
     assert together > alone * 1.1 if waits else together == alone
+
+
+def test_a_wave_that_fills_is_no_faster_than_one_that_does_not():
+    """B200: 18 clusters of 4x2 CTAs at once; nothing comes between the last wave and the next."""
+    tile = KernelConfig(cta_m=128, cta_n=256, cluster_m=4, cluster_n=2, schedule="2cta", kernel="cublas")
+    part, whole = (predict(GemmProblem.of(2048, n, 96, "nvfp4"), tile, "b200_sxm") for n in (4096, 4608))
+    assert (part.details["last_wave_tiles"], whole.details["last_wave_tiles"]) == (14, 0)
+    assert part.runtime_us <= whole.runtime_us

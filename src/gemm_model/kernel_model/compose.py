@@ -190,8 +190,8 @@ class _Share:
     count: Values
     tiles: Values
     work: Values
-    of_last: Values
-    """Which part of them is the last wave."""
+    of_last: float
+    """Which part of them is the last wave: all or nothing."""
     evened_out: bool
 
 
@@ -202,13 +202,16 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     """
     schedule, tile = kernel.schedule, asked.tile
     each = _tile_times(kernel, asked)
-    shares: tuple[Values, Values] = (0.0, 1.0)
-    if tile.stall is not None or not is_zero(tile.between_clk):
-        shares = _last_shares(schedule)
     evens_out = kernel.geometry.family.tile_order.scheduler.evens_out
+    waves, last_tiles = schedule.full_waves, schedule.last_tiles
     last_weight = last_wave_weight(schedule, kernel.numbers)
-    full = _Share(schedule.full_waves, schedule.resident, 1.0, shares[0], evens_out)
-    last = _Share(last_weight, schedule.last_tiles, schedule.last_work, shares[1], False)
+    if tile.stall is not None or not is_zero(tile.between_clk):
+        # Nothing comes between the last wave and the next: it is told apart where all waves are full, too.
+        whole = last_tiles == 0.0
+        waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
+        last_tiles = where(whole, schedule.resident, last_tiles)
+    full = _Share(waves, schedule.resident, 1.0, 0.0, evens_out)
+    last = _Share(last_weight, last_tiles, schedule.last_work, 1.0, False)
     return _new_waves(
         full=_wave(kernel, asked, each, full),
         last=_wave(kernel, asked, each, last),
@@ -288,7 +291,7 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
     return fill_us * (share.tiles * crowded) + NEXT_TO_NOTHING_US
 
 
-def _held_up(load_clk: Values, between_clk: Values, of_last: Values) -> Values:
+def _held_up(load_clk: Values, between_clk: Values, of_last: float) -> Values:
     """The loads of a tile, and what comes before those of the next one: the last wave has none."""
     return load_clk if is_zero(between_clk) else load_clk + between_clk * (1.0 - of_last)
 
@@ -310,13 +313,6 @@ def _round_trips_clk(step: KTile, schedule: TileSchedule, resources: Resources) 
     if resources.short_ring is False:
         return 0.0
     return where(resources.short_ring, schedule.k_tiles * step.latency_clk, 0.0)
-
-
-def _last_shares(schedule: TileSchedule) -> tuple[Values, Values]:
-    """How much of a full wave, and of the one told apart, is the last: an equal share where all are full."""
-    alike = (schedule.last_tiles == 0.0) | (schedule.last_tiles == schedule.resident)
-    share = 1.0 / maximum(schedule.waves, 1.0)
-    return where(alike, share, 0.0), where(alike, share, 1.0)
 
 
 def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:

@@ -68,7 +68,8 @@ def elasticities(found: Composed) -> Mapping[str, Values]:
     fills = times.step.arriving_clk > times.step.port_clk
     parts[SMEM] = where(fills, times.first_load_us, 0.0)
     parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
-    for wave, tiles in ((times.full, schedule.resident), (times.last, schedule.last_tiles)):
+    last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
+    for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
         if not is_zero(wave.count):
             _add_wave(parts, found, wave, tiles / schedule.tiles, clk_us)
     parts |= _of_k_tile(found, parts[TENSOR])
