@@ -62,6 +62,25 @@ def test_explain_tells_units_and_what_ifs(capsys):
     assert {"change", "predicted_us", "relative"} == set(found["rows"][0])
 
 
+def test_explain_answers_what_ifs_of_units_card_and_configuration(capsys):
+    asked = ("dram x2", "no exponentials", "sms 66", "clock x1.1", "tile 128x64", "num_splits 1")
+    options = [word for text in asked for word in ("--what-if", text)]
+    rows = _json(capsys, "explain", "--attention", PREFILL, *options)["rows"]
+    relative = {row["change"]: row["relative"] for row in rows}
+    assert relative["num_splits 1"] == 1.0
+    assert 1.9 < relative["sms 66"] < 2.1
+    assert 1 / 1.1 < relative["clock x1.1"] < relative["no exponentials"] < relative["dram x2"] < 1.0
+    other = _json(
+        capsys, "predict", "--attention", PREFILL, "--attention-config", "flash_attention tile=128x64"
+    )
+    own = _json(capsys, "predict", "--attention", PREFILL)
+    times_us = [each["result"]["prediction"]["predicted_us"] for each in (other, own)]
+    assert relative["tile 128x64"] == pytest.approx(times_us[0] / times_us[1])
+    for bad, sentence in (("dram", "on no unit"), ("colour red", "expected tile"), ("sms x0", "above 0")):
+        assert main(["explain", "--attention", PREFILL, "--what-if", bad]) == 2
+        assert sentence in capsys.readouterr().err
+
+
 def test_explore_writes_a_page(tmp_path, capsys):
     pytest.importorskip("plotly")
     page = tmp_path / "attention.html"

@@ -79,9 +79,8 @@ def rank_attention(
     if not configs:
         own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
         raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
-    predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])
-    pairs = zip(configs, predicted.every_row(), strict=True)
-    choices = [AttentionChoice(config=config, prediction=prediction) for config, prediction in pairs]
+    found = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs]).every_row()
+    choices = [AttentionChoice(config=own, prediction=each) for own, each in zip(configs, found, strict=True)]
     ranked = sorted(choices, key=lambda each: each.prediction.runtime_us)
     return AttentionRanking(problem=problem, choices=tuple(ranked), own=choices[0])
 
@@ -89,8 +88,7 @@ def rank_attention(
 def why_not(ranking: AttentionRanking, config: AttentionConfig, model: AttentionModel) -> str:
     """One sentence: why a configuration is not the best."""
     whole = resolved(ranking.problem, config, model.gpu)
-    reason = refusal(ranking.problem, whole, model.gpu)
-    if reason is not None:
+    if (reason := refusal(ranking.problem, whole, model.gpu)) is not None:
         return f"it cannot run: {reason}"
     found = model.predict([(ranking.problem, whole)]).row(0)
     best = ranking.best.prediction

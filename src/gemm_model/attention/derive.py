@@ -40,13 +40,9 @@ class BlockCosts:
 
     def times(self, share: float) -> StageTimes:
         """The stages if FMAs compute `share` of the exponentials [1]; loads are free."""
-        return StageTimes(
-            qk=self.qk,
-            softmax=self.softmax,
-            exponentials=max((1.0 - share) * self.exponentials, share * self.emulated),
-            pv=self.pv,
-            correction=self.correction,
-        )
+        exponentials = max((1.0 - share) * self.exponentials, share * self.emulated)
+        own = {name: getattr(self, name) for name in ("qk", "pv", "softmax", "correction")}
+        return StageTimes(exponentials=exponentials, **own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

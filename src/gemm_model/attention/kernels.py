@@ -77,9 +77,8 @@ CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False
 CUDNN = replace(CUDNN, persistent=True)
 # Combining kernels live 1.7 us and 64 clocks a split here, 3.4 us and 350 clocks in FlashAttention 2 (h200, profiles of
 # 9 and 59 launches). Of that 1.3 us are in the time of a launch, as kernels are 0.2 us apart.
-CUDNN_DECODE = replace(
-    CUDNN, group_rows=16, persistent=False, narrow_ctas=4, combine_us=0.3, combine_latencies=0.2
-)
+CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4)
+CUDNN_DECODE = replace(CUDNN_DECODE, combine_us=0.3, combine_latencies=0.2)
 FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4)
 FLASH2 = replace(FLASH2, combine_us=2.0, combine_latencies=1.0)
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {

@@ -126,8 +126,7 @@ def busiest_sm(
     alike = np.minimum(rounds, ROUNDS) + 0.5 * (TileOrder(batch).together > 1.0)
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
-        some = partial(tile_clk, rows)
-        result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], some)
+        result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], partial(tile_clk, rows))
     return result
 
 
@@ -152,11 +151,8 @@ def _dealt(
     # An SM takes a tile whenever it is free, not one a round, so short tiles fill the gaps beside long ones.
     last_clk = dealt[:, -1].sum(axis=1) / np.maximum((dealt[:, -1] > 0).sum(axis=1), 1)
     longest_clk = dealt.max(axis=(1, 2))
-    late_clk = np.where(
-        rows.longest_first,
-        np.where(last_clk < SHORT_SHARE * longest_clk, 0.5 * last_clk, np.inf),
-        LATE_SHARE * longest_clk,
-    )
+    short_clk = np.where(last_clk < SHORT_SHARE * longest_clk, 0.5 * last_clk, np.inf)
+    late_clk = np.where(rows.longest_first, short_clk, LATE_SHARE * longest_clk)
     filled = np.maximum(tiles * mean_clk / workers + late_clk, longest_clk)
     return np.asarray(np.minimum(loads.max(axis=1), filled))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,8 +141,10 @@ def explained(args: argparse.Namespace) -> compare.Answer:
     return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
 
 
-def _why(chosen: Settings, problem: AttentionProblem, config: AttentionConfig) -> AttentionExplanation:
-    return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options))
+def _why(
+    chosen: Settings, problem: AttentionProblem, config: AttentionConfig, what_if: Sequence[str] = ()
+) -> AttentionExplanation:
+    return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options), what_if)
 
 
 def explored(args: argparse.Namespace) -> compare.Answer:
@@ -240,8 +242,8 @@ def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, Att
 
 def explain(args: argparse.Namespace) -> Document:
     """What limits one attention kernel, and what other options would make of it."""
-    chosen, problem, config = _one(args)
-    found = _why(chosen, problem, config)
+    chosen, problem, config = _one(args, "what_if")
+    found = _why(chosen, problem, config, args.what_if)
     prediction = found.prediction
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
     result: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import nan
 from typing import Any
 
@@ -237,10 +237,14 @@ class AttentionConfig:
         The kernel comes first; what is left out is the kernel's own. Raises InputError for other words.
         """
         kernel, *words = re.split(r"[\s,]+", text.strip())
-        words = [re.sub(r"^tile=(\d{1,6})x(\d{1,6})$", r"tile_m=\1 tile_n=\2", word) for word in words]
-        names = [spec.name for spec in fields(cls)][1:]
+        return cls(kernel=kernel).having(*words)
+
+    def having(self, *words: str) -> AttentionConfig:
+        """The same but for words such as 'tile=128x128' and 'num_splits=4'; raises InputError for others."""
+        words = tuple(re.sub(r"^tile=(\d{1,6})x(\d{1,6})$", r"tile_m=\1 tile_n=\2", word) for word in words)
+        names = [spec.name for spec in fields(self)][1:]
         known = ", ".join(("tile", *names))
-        return cls(kernel=kernel, **_words("attention configuration", " ".join(words).split(), names, known))
+        return replace(self, **_words("attention configuration", " ".join(words).split(), names, known))
 
     @property
     def fields(self) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem, value_o
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
-from gemm_model.tables.table import refused_rows, text_codes
+from gemm_model.tables.table import refused_rows, require_columns, text_codes
 
 PROBLEM_COLUMNS = (
     *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
@@ -45,11 +45,7 @@ def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
 
 def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, AttentionConfig]]:
     """The problem and configuration of each row; raises InputError naming the row of a bad value."""
-    required = ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q")
-    for name in required:
-        if name not in frame:
-            table, wanted = table_name(frame), ", ".join(required)
-            raise InputError(f"{table}: column {name!r} is missing; expected {wanted}")
+    require_columns(frame, ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q"))
     problems, configs = _made(frame, PROBLEM_COLUMNS, _problem), _made(frame, CONFIG_COLUMNS, AttentionConfig)
     return list(zip(problems, configs, strict=True))
 
