@@ -18,7 +18,8 @@ from gemm_model.serving.residual import predicted
 from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
 
-H200 = load_gpu("h200")
+H200, NUMBERS = load_gpu("h200"), room_numbers("serving")
+SMALL = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
 MEASUREMENTS = Path(__file__).parents[2] / "data/measurements"
 CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
 PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
@@ -60,11 +61,8 @@ def test_decode_is_bound_by_the_weights_of_active_experts():
     active = 128 * (1 - (1 - 8 / 128) ** 16)
     weights_us = active * 1536 * 2048 * 2 / H200.dram_read_bytes_per_us
     # Three CTAs an SM with three k tiles of 16 KiB in flight each, on average fewer by half a ring over 16 steps.
-    tile = 64 * 128 * 2
-    in_flight = 3 * 3 * tile * (1 - 3 / 16 / 2)
-    unsteady = (
-        1 + tile / room_numbers("serving").burst_bytes + room_numbers("serving").queue_bytes / in_flight
-    )
+    tile, needed = 64 * 128 * 2, NUMBERS.queue_us * H200.dram_read_bytes_per_us / 132
+    unsteady = 1 + tile / NUMBERS.burst_bytes + needed / (3 * 3 * tile * (1 - 3 / 16 / 2))
     assert times.dram_us[0] == pytest.approx(weights_us * unsteady, rel=0.02)
     assert times.limiter == ["dram"]
 
@@ -75,7 +73,7 @@ def test_rows_of_half_a_line_cost_more():
     assert half > 1.3 * whole
 
 
-@pytest.mark.parametrize(("gpu", "activation"), [("h200", 100.5), ("l40", 144.0)])
+@pytest.mark.parametrize(("gpu", "activation"), [("h200", 101.1), ("l40", 144.0)])
 def test_short_rows_wait_for_activations_of_dram(gpu, activation):
     # GDDR6 activates a row each 4 ns, in which a channel of 2 bytes at 18 Gbit/s transfers 144.
     product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
@@ -86,19 +84,16 @@ def test_short_rows_wait_for_activations_of_dram(gpu, activation):
 
 
 def test_a_ring_of_one_stage_waits_and_works_in_turn():
-    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
-    two, three = (launches(product, 16, 64, 128, 1, 4, s, gpu="a100_sxm_80gb") for s in (2, 3))
-    waiting = room_numbers("serving").load_latency_clk
-    working = two.step_chain_clk[0] - waiting
+    two, three = (launches(SMALL, 16, 64, 128, 1, 4, s, gpu="a100_sxm_80gb") for s in (2, 3))
+    waiting, working = NUMBERS.load_latency_clk, two.step_chain_clk[0] - NUMBERS.load_latency_clk
     assert three.step_chain_clk[0] == pytest.approx(np.hypot(waiting / 2, working))
 
 
 def test_warps_read_the_operands_of_mmas_from_registers():
     # 16 x 64 by four warps: each reads the 16 rows, and 16 columns of its own. 16 x 32 by eight: four beside each
     # other read the rows, and two below each other the same columns.
-    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
     read = [
-        model.operand_bytes(launches(product, *tile, 1, warps, gpu="a100_sxm_80gb").kernels)[0]
+        model.operand_bytes(launches(SMALL, *tile, 1, warps, gpu="a100_sxm_80gb").kernels)[0]
         for tile, warps in (((16, 64, 64), 4), ((16, 32, 64), 8))
     ]
     assert read == [(16 * 4 + 64) * 64 * 2, (16 * 4 + 32 * 2) * 64 * 2]
@@ -106,19 +101,35 @@ def test_warps_read_the_operands_of_mmas_from_registers():
 
 def test_ctas_of_an_sm_as_compiled_for_sm80():
     # Triton 3.6's kernels: 168, 163 and 66 registers a thread; the last is bound by shared memory.
-    product = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
     tiles = (64, 128, 64, 1, 4, 3), (128, 128, 64, 1, 8, 3), (16, 128, 128, 1, 8, 3)
     grid = TileGrid.of([TileConfig(*each) for each in tiles])
-    assert resources_of(product, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [3, 1, 2]
+    assert resources_of(SMALL, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [3, 1, 2]
 
 
 def test_dram_takes_longer_for_large_tiles_and_short_rings():
     # 16 x 64 x 256 in bf16: 32 KiB of weights a k tile. Two of four CTAs an SM, or four of one, over 16 k steps.
+    # An SM's share of the A100's DRAM is 1,800 GB/s over 108.
     product = ServedProduct(tokens=16, n=2048, k=4096, experts=128, topk=8)
-    numbers, tile = room_numbers("serving"), 64 * 256 * 2
+    tile, needed = 64 * 256 * 2, NUMBERS.queue_us * 1800e3 / 108
     for stages, in_flight in ((3, 2 * 2 * tile * (1 - 1 / 16)), (5, 4 * tile * (1 - 2 / 16))):
         found = model._unsteady(launches(product, 16, 64, 256, 1, 4, stages, gpu="a100_sxm_80gb"))[0]
-        assert found == pytest.approx(1 + tile / numbers.burst_bytes + numbers.queue_bytes / in_flight)
+        assert found == pytest.approx(1 + tile / NUMBERS.burst_bytes + needed / in_flight)
+
+
+def test_a_cta_starts_and_stores_beside_its_steps():
+    # Two k steps of 64 x 128 with four stages: the first waits whole, the second for a third of it.
+    found = launches(ServedProduct(tokens=64, n=2048, k=256), 64, 128, 128, 1, 4, 4)
+    store, first = NUMBERS.store_clk * 64 * 128 / 128, NUMBERS.load_latency_clk * (1 - 1 / 3)
+    assert model.sm_clk(found)[0] == pytest.approx(2 * found.step_sm_clk[0] + NUMBERS.cta_clk + store)
+    assert model.chain_clk(found)[0] == pytest.approx(2 * found.step_chain_clk[0] + first + store)
+
+
+@pytest.mark.parametrize(("gpu", "first"), [("h200", 0), ("a100_sxm_80gb", 1)])
+def test_tritons_number_of_stages_wins_a_tie_where_formulas_stand_alone(gpu, first):
+    grid = TileGrid.of([TileConfig(16, 64, 128, 1, 4, stages) for stages in (2, 3)])
+    found = model.launches_of(SMALL, grid, load_gpu(gpu))
+    won = [np.argmin(choose.ranked(found, np.array([100.0, later]))) for later in (100.9, 101.1)]
+    assert won == [first, 0]
 
 
 def test_warm_weights_come_from_l2():
@@ -203,7 +214,7 @@ def test_the_default_is_kept_where_the_model_cannot_tell():
     for framework in ("vllm", "sglang"):
         for chosen in choose.choices_of((experts, H200, framework, "uniform", 0)):
             assert (chosen.gain == 0.0) == all(each == chosen.default for each in chosen.configs)
-            assert chosen.gain == 0.0 or chosen.gain > room_numbers("serving").trees_margin
+            assert chosen.gain == 0.0 or chosen.gain > NUMBERS.trees_margin
 
 
 def test_the_sieve_keeps_the_fastest():

@@ -25,6 +25,8 @@ PROMISING = 384
 was among them."""
 FINALISTS = 48
 """Configurations that all trees are asked of [1]; chosen with FIRST_TREES."""
+TRITON_STAGES = 3.0
+"""Stages of a kernel that names none [stages]; Triton."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,14 @@ class Shortlist:
         return numbers.trees_margin if corrects(self.launches[0].gpu) else numbers.formulas_margin
 
 
+def ranked(launches: Launches, times_us: FloatArray) -> FloatArray:
+    """Times by which a choice is made [us]: where formulas stand alone, Triton's number of stages wins a tie."""
+    if corrects(launches.gpu):
+        return times_us
+    others = launches.grid.stages != TRITON_STAGES
+    return np.where(others, 1.0 + launches.numbers.stages_margin, 1.0) * times_us
+
+
 def shortlist(launches: Sequence[Launches], own: int, *, apart: bool) -> Shortlist:
     """Of the products of a layer, sieved by the formulas, then by the first trees where trees know the card.
 
@@ -149,8 +159,8 @@ def _fastest(times: Sequence[FloatArray], count: int, own: int, *, apart: bool) 
 def _chosen(found: Shortlist, *, apart: bool, best: int) -> Chosen:
     """The best of a shortlist, or the default where the model cannot tell the two apart."""
     times = found.times
-    together = np.sum(times, axis=0)
-    picked = _apart(found.grid, times) if apart else [int(np.argmin(together))] * len(times)
+    by = [ranked(each, time) for each, time in zip(found.launches, times, strict=True)]
+    picked = _apart(found.grid, by) if apart else [int(np.argmin(np.sum(by, axis=0)))] * len(times)
     default_us = sum(float(time[0]) for time in times)
     least_us = sum(float(time[index]) for time, index in zip(times, picked, strict=True))
     if default_us <= least_us * (1.0 + found.margin):
@@ -161,19 +171,20 @@ def _chosen(found: Shortlist, *, apart: bool, best: int) -> Chosen:
         predicted_us=least_us,
         default=found.grid.config(0),
         default_us=default_us,
-        best=_best(found.grid, together, best),
+        best=_best(found, np.sum(by, axis=0), best),
     )
 
 
-def _best(grid: TileGrid, times: FloatArray, count: int) -> tuple[tuple[TileConfig, float], ...]:
+def _best(found: Shortlist, by: FloatArray, count: int) -> tuple[tuple[TileConfig, float], ...]:
     """The fastest `count`, one of those that differ by GROUP_SIZE_M alone: they are nearly twins."""
-    found: dict[TileConfig, tuple[TileConfig, float]] = {}
-    for index in np.argsort(times, kind="stable").tolist():
-        if len(found) == count:
+    kept: dict[TileConfig, tuple[TileConfig, float]] = {}
+    together = np.sum(found.times, axis=0)
+    for index in np.argsort(by, kind="stable").tolist():
+        if len(kept) == count:
             break
-        config = grid.config(index)
-        found.setdefault(replace(config, group_m=1), (config, float(times[index])))
-    return tuple(found.values())
+        config = found.grid.config(index)
+        kept.setdefault(replace(config, group_m=1), (config, float(together[index])))
+    return tuple(kept.values())
 
 
 def _apart(grid: TileGrid, times: list[FloatArray]) -> list[int]:

@@ -342,15 +342,24 @@ def _step_chain_clk(kernels: Kernels) -> FloatArray:
 
 
 def sm_clk(launches: Launches) -> FloatArray:
-    """What a tile takes of its SM while others wait for data [clk]."""
-    return launches.steps * launches.step_sm_clk
+    """What a tile takes of its SM while others wait for data [clk]: its steps, its CTA's start and its store."""
+    return launches.steps * launches.step_sm_clk + launches.numbers.cta_clk + _store_clk(launches)
 
 
 def chain_clk(launches: Launches) -> FloatArray:
-    """How long a tile lasts at least [clk]: its first loads and its store, and step after step."""
-    numbers = launches.numbers
-    tile_us = numbers.tile_us if launches.product.experts_total > 1 else numbers.dense_tile_us
-    return launches.steps * launches.step_chain_clk + tile_us * launches.clk_per_us
+    """How long a tile lasts at least [clk]: token ids, step after step, and its store.
+
+    The first k tile is waited for whole: no step comes before it that could hide a share.
+    """
+    numbers, ahead = launches.numbers, np.maximum(launches.grid.stages - 1.0, 1.0)
+    ids_us = numbers.tile_us if launches.product.experts_total > 1 else 0.0
+    first = numbers.load_latency_clk * (1.0 - 1.0 / ahead) + ids_us * launches.clk_per_us
+    return first + launches.steps * launches.step_chain_clk + _store_clk(launches)
+
+
+def _store_clk(launches: Launches) -> FloatArray:
+    """Rounding a tile's sums, their addresses and stores [clk]."""
+    return launches.grid.cta_m * launches.grid.cta_n * launches.numbers.store_clk / CUDA_LANES
 
 
 def _busy_us(launches: Launches, ctas: FloatArray) -> FloatArray:
@@ -385,7 +394,8 @@ def _dram_us(launches: Launches) -> FloatArray:
 def _unsteady(launches: Launches) -> FloatArray:
     """What DRAM's time is over that of a steady stream: CTAs ask for whole k tiles, and rings drain at a tile's end.
 
-    An SM has `stages` - 1 k tiles of weights of each CTA in flight, on average fewer by half a ring a tile.
+    An SM has `stages` - 1 k tiles of weights of each CTA in flight, on average fewer by half a ring a tile. It
+    needs as much as its share of DRAM's rate brings in a time (Little's law): less on cards with slower DRAM.
     """
     grid, numbers = launches.grid, launches.numbers
     tile = grid.cta_n * grid.cta_k * launches.product.weight_bytes
@@ -393,7 +403,8 @@ def _unsteady(launches: Launches) -> FloatArray:
     in_flight = (
         launches.resources.ctas_per_sm * tile * ahead * (1.0 - np.minimum(ahead / launches.steps, 1.0) / 2.0)
     )
-    return 1.0 + tile / numbers.burst_bytes + numbers.queue_bytes / in_flight
+    needed = numbers.queue_us * launches.gpu.dram_read_bytes_per_us / launches.gpu.sm_count
+    return 1.0 + tile / numbers.burst_bytes + needed / in_flight
 
 
 def _slab_bytes(product: ServedProduct) -> float:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.serving.choose import candidates
+from gemm_model.serving.choose import candidates, ranked
+from gemm_model.serving.model import launches_of, times_of
 from gemm_model.serving.problem import BLOCK_FP8, FAMILIES, MOE, ServedProduct
-from gemm_model.serving.residual import predicted
+from gemm_model.serving.residual import corrected, predicted
 from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.schema import ADDED_COLUMNS, notes_on_strange, place_of, table_name
@@ -92,8 +93,9 @@ def rank_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") -> 
     found = np.zeros((len(frame), len(KEYS) + 1))
     for product, rows in _by_product(frame):
         grid = candidates(product.smallest, gpu)
-        times_us = predicted(product, grid, gpu, routing).total_us
-        best = int(np.argmin(times_us))
+        launches = launches_of(product, grid, gpu, routing)
+        times_us = corrected(launches, times_of(launches)).total_us
+        best = int(np.argmin(ranked(launches, times_us)))
         found[rows] = [*(getattr(grid, name)[best] for name in KEYS), times_us[best]]
     chosen = {name: found[:, place].astype(np.int64) for place, name in enumerate(KEYS)}
     kept = frame.drop(columns=[name for name in (*KEYS, "runtime_us") if name in frame])
