@@ -78,9 +78,8 @@ def test_short_rows_wait_for_activations_of_dram(gpu, activation):
     # GDDR6 activates a row each 4 ns, in which a channel of 2 bytes at 18 Gbit/s transfers 144.
     product = ServedProduct(tokens=16, n=1536, k=2048, experts=128, topk=8)
     one, two = (launches(product, 16, 64, k, 1, 4, 3, gpu=gpu).short_rows[0] for k in (64, 128))
-    assert (one, two) == pytest.approx(
-        [(1 + (activation / row) ** 4) ** 0.25 for row in (128, 256)], rel=1e-3
-    )
+    costs = [(1 + (activation / row) ** 4) ** 0.25 for row in (128, 256)]
+    assert [one, two] == pytest.approx(costs, rel=1e-3)
 
 
 def test_a_ring_of_one_stage_waits_and_works_in_turn():
@@ -92,10 +91,8 @@ def test_a_ring_of_one_stage_waits_and_works_in_turn():
 def test_warps_read_the_operands_of_mmas_from_registers():
     # 16 x 64 by four warps: each reads the 16 rows, and 16 columns of its own. 16 x 32 by eight: four beside each
     # other read the rows, and two below each other the same columns.
-    read = [
-        model.operand_bytes(launches(SMALL, *tile, 1, warps, gpu="a100_sxm_80gb").kernels)[0]
-        for tile, warps in (((16, 64, 64), 4), ((16, 32, 64), 8))
-    ]
+    tiles = (16, 64, 64, 1, 4), (16, 32, 64, 1, 8)
+    read = [model.operand_bytes(launches(SMALL, *tile, gpu="a100_sxm_80gb").kernels)[0] for tile in tiles]
     assert read == [(16 * 4 + 64) * 64 * 2, (16 * 4 + 32 * 2) * 64 * 2]
 
 
@@ -128,8 +125,7 @@ def test_a_cta_starts_and_stores_beside_its_steps():
 def test_tritons_number_of_stages_wins_a_tie_where_formulas_stand_alone(gpu, first):
     grid = TileGrid.of([TileConfig(16, 64, 128, 1, 4, stages) for stages in (2, 3)])
     found = model.launches_of(SMALL, grid, load_gpu(gpu))
-    won = [np.argmin(choose.ranked(found, np.array([100.0, later]))) for later in (100.9, 101.1)]
-    assert won == [first, 0]
+    assert [choose.ranked(found, np.array([100.0, t])).argmin() for t in (100.9, 101.1)] == [first, 0]
 
 
 def test_warm_weights_come_from_l2():
