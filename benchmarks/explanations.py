@@ -190,12 +190,12 @@ def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     pairs = list(zip(worlds, found, strict=True))
     times_us = rows["runtime_us"].to_numpy(float)
     clocks = rows["sm_mhz"].to_numpy(float) * times_us
-    peaks = [each.geometry.rate * sms_with_work(each.geometry, gpu) for each in found]
-    l2_peaks = [l2_bytes_per_us(gpu, each.numbers) for each in found]
+    peaks = [each.kernel.rate * sms_with_work(each.kernel, gpu) for each in found]
+    l2_peaks = [l2_bytes_per_us(gpu, each.kernel.numbers) for each in found]
     dram = rows["dram_read_bytes"].to_numpy(float) + rows["dram_write_bytes"].to_numpy(float)
     counted = np.array(
         [
-            [mma_flop(each.geometry) for each in found] / (np.array(peaks) * clocks),
+            [mma_flop(each.kernel) for each in found] / (np.array(peaks) * clocks),
             rows["l2_bytes"].to_numpy(float) / np.array(l2_peaks) / times_us,
             dram / gpu.dram_bytes_per_us / times_us,
         ]

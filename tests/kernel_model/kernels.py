@@ -6,7 +6,7 @@ from gemm_model.core.batch import numbers_of
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
@@ -73,3 +73,9 @@ def numbers_on(gpu, known=None):
 def times_of(batch, known=None, rate=4096.0, gpu=H200, **options):
     shape = geometry_of(batch, rate, gpu, family_of("quack", gpu))
     return kernel_time(shape, gpu, numbers_on(gpu, known), **options)
+
+
+def kernel_of(batch, known=None, gpu=H200, family="quack", *, rate=4096.0, regime="burst", **made_up):
+    """What formulas take; `made_up` parts take the place of found ones."""
+    shape = geometry_of(batch, rate, gpu, family_of(family, gpu))
+    return replace(kernel_on(shape, gpu, known or numbers(), regime=regime), **made_up)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from gemm_model.kernel_model.calibration_file import (
     calibration_names,
     load_calibration,
     regime_band,
-    situation,
 )
 from gemm_model.kernel_model.card_band import card_band, with_card_band
 from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernel_model.situation import situation
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases
 from tests.kernel_model.kernels import CUBE, H200, row
@@ -234,12 +235,17 @@ def test_unmeasured_cards_and_classes_have_a_band():
 
 @pytest.mark.parametrize(*cases(__file__, "test_situations"))
 def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
-    values = (waves, waves_us, memory_us, tensor_us, split_k)
-    assert situation(*values).tolist() == [expected]
-    assert situation(*(np.array([value]) for value in values)).tolist() == [expected]
+    def found(alike, column):
+        schedule = SimpleNamespace(waves=alike(waves), sharers=alike(split_k))
+        times = {"waves_us": waves_us, "l2_us": memory_us, "dram_us": 0.0, "tensor_us": tensor_us}
+        times = SimpleNamespace(**{name: column(value) for name, value in times.items()})
+        geometry = SimpleNamespace(schedule=schedule, batch=SimpleNamespace(kinds=None))
+        return situation(geometry, times).tolist()
+
+    assert found(float, float) == [expected]
+    assert found(np.atleast_1d, np.atleast_1d) == [expected]
     # Facts that all rows share are numbers beside the columns of the others.
-    times = (np.full(3, waves_us), np.full(3, memory_us), np.full(3, tensor_us))
-    assert situation(waves, *times, split_k).tolist() == [expected] * 3
+    assert found(float, lambda value: np.full(3, value)) == [expected] * 3
 
 
 def without_number(values):

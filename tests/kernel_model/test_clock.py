@@ -6,6 +6,7 @@ import pytest
 
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.clock import (
+    Work,
     burst_clock_mhz,
     capped_clock_share,
     counted_quiet,
@@ -28,21 +29,22 @@ CLOCK, POWER = numbers().clock, numbers().power
     ],
 )
 def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost):
-    assert burst_clock_mhz(H200, CLOCK, *shares, waves_us) == pytest.approx(1980 * (0.92 - lost))
+    math, *memory = shares
+    assert burst_clock_mhz(H200, CLOCK, math, sum(memory), waves_us) == pytest.approx(1980 * (0.92 - lost))
 
 
 def test_a_card_that_sags_less_under_mmas_sags_less_under_any_load():
     """Its clock inside MMAs is lower by 6 % where the other's is by 10 %."""
     stiffer = replace(H200, mma_clk_share=0.94)
     lost = 0.27 * 0.6
-    assert burst_clock_mhz(stiffer, CLOCK, 0.95, 0.8, 0.3, 360.0) == pytest.approx(1980 * (0.92 - lost))
+    assert burst_clock_mhz(stiffer, CLOCK, 0.95, 1.1, 360.0) == pytest.approx(1980 * (0.92 - lost))
     assumed = load_gpu("h20").mma_clk_share
     assert assumed == pytest.approx(0.9121)
 
 
 def test_the_clock_is_never_below_two_fifths():
     steep = numbers({"clock.droop_mma": 6.0, "clock.droop_memory": 4.0}).clock
-    assert burst_clock_mhz(H200, steep, 1.0, 1.0, 1.0, 1e9) == pytest.approx(0.4 * 1980)
+    assert burst_clock_mhz(H200, steep, 1.0, 2.0, 1e9) == pytest.approx(0.4 * 1980)
 
 
 def test_a_locked_clock_sags_under_mma_load_and_comes_back():
@@ -50,7 +52,7 @@ def test_a_locked_clock_sags_under_mma_load_and_comes_back():
     assert light_load_share(H200, CLOCK) == 0.92
     # 100 us of the sag of 0.16, then none; L2 and DRAM do not count.
     for waves_us, lost in ((50.0, 0.16), (100.0, 0.16), (200.0, 0.08), (1600.0, 0.01)):
-        assert burst_clock_mhz(B200, CLOCK, 0.8, 1.0, 1.0, waves_us) == pytest.approx(1300 * (1.0 - lost))
+        assert burst_clock_mhz(B200, CLOCK, 0.8, 2.0, waves_us) == pytest.approx(1300 * (1.0 - lost))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +127,6 @@ def test_a_capped_kernel_runs_at_the_clock_that_it_calls_for(cap_w):
 
 def test_energy_adds_up():
     # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
-    assert energy_uj(POWER, 100.0, 1e6, 1e4, 1e3, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
-    assert energy_uj(POWER, 100.0, 1e6, 1e4, 1e3, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)
+    work = Work(1e6, 1e4, 1e3)
+    assert energy_uj(POWER, 100.0, work, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
+    assert energy_uj(POWER, 100.0, work, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)

@@ -13,29 +13,21 @@ from gemm_model.kernel_model.epilogue import (
     tile_period_clk,
     whole_epilogue_clk,
 )
-from gemm_model.kernels.feasibility import resources_of
-from gemm_model.kernels.registry import family_of
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
-from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row
+from tests.kernel_model.kernels import B200, found_of, kernel_of, pair_of_ctas, row
 from tests.typed_numbers import numbers
 
 STORES = numbers().epilogue
-REGISTERS = family_of("quack", H200).tile_period
-TENSOR_MEMORY = family_of("quack", B200).tile_period
 
 
 def period(batch, mainloop, epilogue):
-    found = found_of(batch)
-    hidden = hidden_clk(found, STORES, mainloop, epilogue)
-    return tile_period_clk(
-        batch, H200, family_of("quack", H200), found, numbers(), mainloop, epilogue, hidden
-    )
+    hidden = hidden_clk(found_of(batch), STORES, mainloop, epilogue)
+    return tile_period_clk(kernel_of(batch), mainloop, epilogue, hidden)
 
 
 def exposed(batch, mainloop, epilogue):
-    found = found_of(batch)
-    hidden = hidden_clk(found, STORES, mainloop, epilogue)
-    return exposed_clk(batch, H200, REGISTERS, found, epilogue, hidden)
+    hidden = hidden_clk(found_of(batch), STORES, mainloop, epilogue)
+    return exposed_clk(kernel_of(batch), epilogue, hidden)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +69,7 @@ def test_pingpong_takes_the_mainloop_in_turn():
 )
 def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside, epilogues):
     batch = row(cta_m=128, cta_n=128, schedule=schedule)
-    found = period_beside_stores(batch, H200, REGISTERS, found_of(batch), numbers(), 700.0)
+    found = period_beside_stores(kernel_of(batch), 700.0)
     assert found == (pytest.approx(beside), epilogues)
 
 
@@ -86,37 +78,33 @@ def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside
 )
 def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta_n, dtype, two):
     """2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit."""
-    batch = pair_of_ctas(cta_n, dtype=dtype)
-    found, known = found_of(batch, B200), numbers()
-    clk = tile_period_clk(batch, B200, family_of("quack", B200), found, known, 5000.0, 3000.0, 0.0)
+    kernel = kernel_of(pair_of_ctas(cta_n, dtype=dtype), gpu=B200)
+    clk = tile_period_clk(kernel, 5000.0, 3000.0, 0.0)
     # One alone: mainloop and epilogue in turn, and asking for the next tile.
     assert clk == (5000 if two else 8400)
-    assert exposed_clk(batch, B200, TENSOR_MEMORY, found, 3000.0, 0.0) == (3000 if two else 0)
-    beside = period_beside_stores(batch, B200, TENSOR_MEMORY, found, known, 5000.0)
+    assert exposed_clk(kernel, 3000.0, 0.0) == (3000 if two else 0)
+    beside = period_beside_stores(kernel, 5000.0)
     assert beside == ((0 if two else 5000), 1.0)
 
 
 def test_stores_and_asking_come_before_the_next_loads_where_mmas_go_on():
     # 128 x 256 outputs of 4 bytes at 32 bytes a clock, and the fixed clocks of a tile.
-    batch = pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32")
-    asks, found = family_of("quack", B200), found_of(batch, B200)
-    assert between_loads_clk(batch, B200, asks, found, STORES) == 4096 + 400
+    kernel = kernel_of(pair_of_ctas(256, dtype="nvfp4", out_dtype="fp32"), gpu=B200)
+    assert between_loads_clk(kernel) == 4096 + 400
     # By a static stride nobody asks.
-    strides = replace(asks, tile_order=replace(asks.tile_order, scheduler=STATIC_STRIDE))
-    assert between_loads_clk(batch, B200, strides, found, STORES) == 4096
-    hopper = row(cta_m=128, cta_n=256)
-    assert between_loads_clk(hopper, H200, family_of("quack", H200), found_of(hopper), STORES) == 0
+    order = replace(kernel.family.tile_order, scheduler=STATIC_STRIDE)
+    assert between_loads_clk(replace(kernel, family=replace(kernel.family, tile_order=order))) == 4096
+    hopper = kernel_of(row(cta_m=128, cta_n=256))
+    assert between_loads_clk(hopper) == 0
     # Warps of their own drain tensor memory as fast as L2 takes it; MMA warps store 16 bytes a clock.
-    assert whole_epilogue_clk(batch, B200, TENSOR_MEMORY, found, numbers()) == (4096, 0)
-    assert whole_epilogue_clk(hopper, H200, REGISTERS, found_of(hopper), numbers()) == (4096 + 8 * 48, 0)
+    assert whole_epilogue_clk(kernel) == (4096, 0)
+    assert whole_epilogue_clk(hopper) == (4096 + 8 * 48, 0)
 
 
 def test_threads_that_store_their_own_rows_fill_half_of_each_sector():
     """16 of 32 bytes: 128 x 256 outputs of 2 bytes take what twice as many do, at 32 and 16 B a clock."""
     batch = row(dtype="nvfp4", out_dtype="bf16", cta_m=128, cta_n=256, cta_k=768, kernel="cutlass")
-    gb300 = replace(B200, architecture="sm103")
-    family = family_of("cutlass", gb300)
-    found = resources_of(batch, gb300, family)
-    assert between_loads_clk(batch, gb300, family, found, STORES) == 4096 + 400
+    kernel = kernel_of(batch, gpu=replace(B200, architecture="sm103"), family="cutlass")
+    assert between_loads_clk(kernel) == 4096 + 400
     # Stores of 128 x 32 outputs at 48 clocks each.
-    assert epilogue_clk(batch, found, STORES) == pytest.approx(2 * 4096 + 8 * 48)
+    assert epilogue_clk(batch, kernel.resources, STORES) == pytest.approx(2 * 4096 + 8 * 48)

@@ -12,16 +12,7 @@ from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.rates import gpcs_to_saturate_l2, sms_to_saturate_l2
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import family_of
-from tests.kernel_model.kernels import (
-    B200,
-    H200,
-    found_of,
-    numbers_on,
-    pair_of_ctas,
-    row,
-    schedule_of,
-    times_of,
-)
+from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row, times_of
 from tests.typed_numbers import numbers
 
 L2_BYTES_PER_US = 0.8 * 10e6
@@ -57,8 +48,7 @@ def test_a_tile_is_loaded_before_any_output_is_written():
     known = numbers().without(["coalescing", "latency", "edge_tiles", "port"])
     # Clusters ask for themselves: where they lie is not known.
     gpu = replace(H200, tpc_rounds=(), l2_merging_sms=1.0)
-    shape = geometry_of(batch, 4096.0, gpu, family_of("quack", gpu))
-    tile = tile_times(shape, gpu, numbers_on(gpu, known), regime="counters", l2="cold")
+    tile = tile_times(kernel_of(batch, numbers_on(gpu, known), gpu, regime="counters"))
     # 2 * 128 * 128 * 64 FLOP of a k tile at 0.8 of 4096 a clock, and 16 clocks to issue.
     clk_mhz = times_of(batch, known, gpu=gpu, regime="counters").sm_clk_mhz
     assert tile.mma_us == pytest.approx((640 + 16) / clk_mhz)
@@ -269,7 +259,7 @@ def test_what_l2_holds_may_come_faster_than_from_dram():
 def test_latency_that_the_stages_do_not_hide_sets_the_pace():
     batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
     slow = numbers({"latency.load_clk": 4000.0})
-    step = k_tile(batch, H200, 4096.0, found_of(batch), schedule_of(batch), slow)
+    step = k_tile(kernel_of(batch, slow))
     times = times_of(batch, slow)
     # One stage of the two is held, beside which half of the MMAs run.
     assert step.latency_clk == pytest.approx(4000 + 256 + 0.5 * step.math_clk)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes, spread_out
-from gemm_model.kernels.registry import family_of
-from tests.kernel_model.kernels import H200, row, schedule_of, times_of
+from gemm_model.kernel_model.launch import spread_out
+from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes
+from tests.kernel_model.kernels import kernel_of, row, times_of
 
 SIZES = (128, 4096, 1024)
 
@@ -92,8 +92,7 @@ def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
 )
 def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
     batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
-    found = spread_out(batch, schedule_of(batch), H200, family_of("quack", H200), REGIMES[regime])
-    assert found == expected
+    assert spread_out(kernel_of(batch, regime=regime)) == expected
 
 
 @pytest.mark.parametrize(

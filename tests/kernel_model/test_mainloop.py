@@ -6,18 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from gemm_model.kernel_model.mainloop import _load_clk, k_tile
-from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernel_model.traffic import _wave_panels, fresh_share
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.steady_state import time_per_k_tile
-from tests.kernel_model.kernels import B200, H200, found_of, numbers_on, pair_of_ctas, row, schedule_of
+from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row
 from tests.typed_numbers import numbers
 
 
 def step_of(batch, known=None, rate=4096.0, gpu=H200):
-    known = numbers_on(gpu, known)
-    return k_tile(batch, gpu, rate, found_of(batch, gpu), schedule_of(batch, gpu), known)
+    return k_tile(kernel_of(batch, numbers_on(gpu, known), gpu, rate=rate))
 
 
 def without_signals(changes=None):
@@ -39,9 +37,7 @@ def test_clocks_of_one_k_tile():
 def test_rings_of_few_stages_wait_for_rows_outside_the_matrix_too():
     triton = family_of("triton", H200)
     batch = row((64, 4096, 4096), cta_m=128, cta_n=256, stages=3, kernel="triton", warps=8)
-    found = resources_of(batch, H200, triton)
-    schedule = tile_schedule(batch, found, triton.tile_order)
-    step = k_tile(batch, H200, 4096.0, found, schedule, numbers().without(triton.absent_mechanisms))
+    step = k_tile(kernel_of(batch, numbers().without(triton.absent_mechanisms), family="triton"))
     # 64 of 128 rows lie inside: 64 + 256 of 128 bytes pass the port, 128 + 256 are awaited; two stages load.
     assert step.port_clk == pytest.approx(320)
     assert step.latency_clk == pytest.approx((400 + 384) / 2)
@@ -67,11 +63,10 @@ def test_deep_k_tiles_arrive_and_are_multiplied_whole(k, k_tiles, beyond):
     gb300 = replace(B200, architecture="sm103")
     cutlass = family_of("cutlass", gb300)
     batch = row((4096, 4096, k), "nvfp4", cta_m=128, cta_n=256, cta_k=768, kernel="cutlass")
-    found = resources_of(batch, gb300, cutlass)
-    schedule = tile_schedule(batch, found, cutlass.tile_order)
     known = numbers().without(cutlass.absent_mechanisms | {"scale_factors"})
-    step = k_tile(batch, gb300, 49152.0, found, schedule, known)
-    assert schedule.k_tiles == k_tiles
+    kernel = kernel_of(batch, known, gb300, "cutlass", rate=49152.0)
+    step = k_tile(kernel)
+    assert kernel.schedule.k_tiles == k_tiles
     # 2 x 128 x 256 x 256 FLOP at 49152 a clock and 0.8 of the peak, and 16 clocks to issue.
     assert step.math_clk == pytest.approx(beyond * (16777216 / (49152 * 0.8) + 16))
     # 384 rows of 128 bytes and of 16 bytes of scale factors at 64 bytes a clock.
@@ -138,12 +133,10 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
 )
 def test_cublas_adds_a_blocks_slow_sums_beside_the_next_ones_mmas(cta_m, cta_n, adds_clk):
     batch = row(dtype="fp8", cta_m=cta_m, cta_n=cta_n, schedule="pingpong")
-    cublas = family_of("cublas", H200)
     known = without_signals({"tensor.issue_clk": 0.0})
 
     def math_clk(batch):
-        found = resources_of(batch, H200, cublas)
-        return k_tile(batch, H200, 8192.0, found, schedule_of(batch), known).math_clk
+        return k_tile(kernel_of(batch, known, family="cublas", rate=8192.0)).math_clk
 
     # And 80 clocks of draining.
     slow, fast = math_clk(batch), math_clk(replace(batch, fast_accum=True))
@@ -269,9 +262,7 @@ def test_specialized_warps_wait_for_their_own_mmas():
     clk = []
     for warps in (8, 12):
         batch = row((128, 128, 4096), cta_m=128, cta_n=128, stages=3, kernel="triton", warps=warps)
-        found = resources_of(batch, H200, triton)
-        schedule = tile_schedule(batch, found, triton.tile_order)
-        clk.append(k_tile(batch, H200, 4096.0, found, schedule, known).math_clk)
+        clk.append(k_tile(kernel_of(batch, known, family="triton")).math_clk)
     # 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16: each of two warpgroups has half of them.
     assert clk[0] == pytest.approx((656**8 + 600**8) ** (1 / 8))
     assert clk[1] == pytest.approx((656**8 + 928**8) ** (1 / 8))

@@ -23,7 +23,7 @@ from gemm_model.kernels.mechanisms import KIND_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from tests.cases import cases
-from tests.kernel_model.kernels import H200, found_of, schedule_of, times_of
+from tests.kernel_model.kernels import H200, found_of, kernel_of, schedule_of, times_of
 from tests.typed_numbers import VALUES, calibration, numbers
 
 KERNEL = gm.KernelConfig(cta_m=128, cta_n=128)
@@ -125,13 +125,13 @@ def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
     found = resources_of(groups, H200, family_of("triton", H200))
     assert tile_by_tile_clk(groups, period, found, known) == pytest.approx(clk)
     # No load is under way during its epilogue, whatever is fused; others load ahead.
-    anew = stall_of(groups, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
+    anew = stall_of(kernel_of(groups, known, family="triton"), 9000.0, 5000.0, 800.0)
     assert anew.waits_us(fetched_us=6.0, clk_us=1e-3) == pytest.approx(5.0)
     assert anew.of_waves(1.0, 1.0).waits_us(6.0, 1e-3) == pytest.approx(5.0)
     assert tile_by_tile_clk(groups, family_of("quack", H200).tile_period, found, known) == 0.0
-    plain = work(epilogue="gelu", config=config)
+    plain = work(epilogue="gelu", k=640, config=config)
     assert tile_by_tile_clk(plain, period, found, known) == 0.0
-    ahead = stall_of(plain, H200, period, found, known, 9000.0, 10.0, 5000.0, 800.0)
+    ahead = stall_of(kernel_of(plain, known, family="triton"), 9000.0, 5000.0, 800.0)
     assert ahead.waits_us(fetched_us=60.0, clk_us=1e-3) == 0.0
 
 
@@ -223,12 +223,11 @@ def test_a_caveat_says_that_sums_are_taken_for_those_of_random_operands():
 
 
 def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
-    known, period = numbers(), family_of("quack", H200).tile_period
-    gelu = work(epilogue="gelu")
+    gelu = work(epilogue="gelu", k=640)
     # A ring of 6 stages, 5 under way: room for half of them, a quarter of 10 k tiles.
-    words = (period, found_of(gelu), known, 9000.0, 10.0, 1800.0, 800.0)
-    assert stall_of(work(), H200, *words) is None
-    stall = stall_of(gelu, H200, *words)
+    clk = (9000.0, 1800.0, 800.0)
+    assert stall_of(kernel_of(work()), *clk) is None
+    stall = stall_of(kernel_of(gelu), *clk)
     # Of 1.8 us of epilogue as fast loads hide 0.5, of which a plain one needs 0.5 of its 1.0; slow ones all.
     for fetched_us, waits_us in ((2.0, 0.8), (6.0, 0.3), (7.3, 0.0)):
         assert stall.waits_us(fetched_us, 1e-3) == pytest.approx(waits_us, abs=1e-12), fetched_us
@@ -236,7 +235,7 @@ def test_loads_go_on_in_an_epilogue_until_the_ring_is_full():
     assert stall.of_waves(1.0, 1.0).waits_us(20.0, 1e-3) == pytest.approx(0.6)
     assert stall.of_waves(1.0, 0.5).waits_us(20.0, 1e-3) == pytest.approx(0.3)
     in_turn = work(epilogue="gelu", config=gm.KernelConfig(cta_m=128, cta_n=128, schedule="pingpong"))
-    empties = stall_of(in_turn, H200, *words)
+    empties = stall_of(kernel_of(in_turn), *clk)
     assert empties.waits_us(2.0, 1e-3) == 0.0
     assert empties.of_waves(1.0, 1.0).waits_us(2.0, 1e-3) == 0.0
 
@@ -300,7 +299,7 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     known = numbers({"round_trip.single_clk": 0.0}).without(["scale_factors"])
     columns = work(dtype="fp8", block_scaling="1x128,1x128")
     rows = (plain, scaled, columns)
-    steps = [k_tile(each, H200, 8192.0, found_of(each), schedule_of(each), known) for each in rows]
+    steps = [k_tile(kernel_of(each, known, rate=8192.0)) for each in rows]
     # All MMAs take 128^3 x 2 / (8192 x 0.8) = 640 clocks and 16 to start them; one of two warpgroups for
     # itself 320, with 128 to add up 64 x 128 sums at 64 a clock and 80 to drain the pipe.
     order = VALUES["overlap.loads_dram_order"]
@@ -315,7 +314,7 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     own = alone, both(alone + scaling, 400.0), both(alone + scaling + 16.384 * 16.0, 400.0)
     for step, expected in zip(steps, own, strict=True):
         assert step.math_clk == pytest.approx(both(together, expected))
-    missed = k_tile(scaled, H200, 8192.0, found_of(scaled), schedule_of(scaled), known, 0.5)
+    missed = k_tile(kernel_of(scaled, known, rate=8192.0), 0.5)
     assert missed.math_clk == pytest.approx(both(together, both(alone + scaling, 550.0)))
     assert found_of(scaled).slow_sums
     # An fp32 for each of 128 rows of A, and one for 128 rows of B.

@@ -21,11 +21,17 @@ from tests.typed_numbers import numbers
 
 SPLIT = numbers().split_k
 TILE_CLK = numbers().epilogue.tile_clk
-ONE_WARPGROUP = SimpleNamespace(warpgroups=1.0)
 
 
 def ordered(splits):
     return TileOrder(name="any", splits=splits)
+
+
+def kernel(batch, splits, schedule=None):
+    """With one warpgroup, on 132 SMs."""
+    resources, family = SimpleNamespace(warpgroups=1.0), SimpleNamespace(tile_order=ordered(splits))
+    known = {"numbers": numbers(), "gpu": SimpleNamespace(sm_count=132)}
+    return SimpleNamespace(batch=batch, resources=resources, family=family, schedule=schedule, **known)
 
 
 @pytest.mark.parametrize(("split_k", "extra"), [(1, 0), (2, 1), (4, 3)])
@@ -36,10 +42,9 @@ def test_what_a_split_adds(split_k, extra):
     )
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
     assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
-    wave_clk = turns_clk(batch, ONE_WARPGROUP, ordered("rounds"), numbers())
-    assert wave_clk == pytest.approx(800 + 4096 + TILE_CLK if extra else 0)
-    in_turn = ordered("rounds")
-    assert second_kernel_us(batch, schedule, in_turn, SPLIT, 132, 1800.0) == (1.5 if extra else 0)
+    in_turn = kernel(batch, "rounds", schedule)
+    assert turns_clk(in_turn) == pytest.approx(800 + 4096 + TILE_CLK if extra else 0)
+    assert second_kernel_us(in_turn, 1800.0) == (1.5 if extra else 0)
     # Each split but the last adds to whole tiles, twice the matrix here; the last one reads the total.
     for splits in ("move", "rounds"):
         assert (
@@ -50,10 +55,9 @@ def test_what_a_split_adds(split_k, extra):
 def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
     batch = row((512, 1024, 4096), cta_m=128, cta_n=128, split_k=4)
     schedule = SimpleNamespace(sharers=4.0, partial_sums=4.0)
-    order = TileOrder(name="any", splits="apart")
     # 4 x 512 x 1024 sums of 4 bytes, 16 bytes a clock on each of 132 SMs at 1800 MHz.
     added_us = 8388608 / (16 * 132 * 1800)
-    found = second_kernel_us(batch, schedule, order, SPLIT, 132, 1800.0)
+    found = second_kernel_us(kernel(batch, "apart", schedule), 1800.0)
     assert found == pytest.approx(1.5 + added_us)
 
 
@@ -98,8 +102,7 @@ def test_turns_of_those_that_a_cluster_was_moved_before(split_k, moved):
 def test_turns_of_a_wave(split_k, places, turns_and_folds):
     """One warpgroup reads the sums back as fast as it adds them."""
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
-    found = turns_clk(batch, ONE_WARPGROUP, ordered(places), numbers())
-    assert found == pytest.approx(turns_and_folds * (4896 + TILE_CLK))
+    assert turns_clk(kernel(batch, places)) == pytest.approx(turns_and_folds * (4896 + TILE_CLK))
 
 
 def end_of_splits(split_k, tiles, resident, mainloop_us, turn_us):
@@ -126,11 +129,12 @@ def test_the_longest_chain_is_that_of_the_schedule_written_out(split_k, tiles, r
         tiles=float(pieces), resident=float(resident), waves=float(waves), sharers=float(split_k)
     )
     waves_us = waves * (mainloop_us + 2.0)
-    behind_us = exposed_turns_us(batch, schedule, ordered("move"), waves_us, 2.0, waves_us)
+    moving = kernel(batch, "move", schedule)
+    behind_us = exposed_turns_us(moving, waves_us, 2.0, waves_us)
     # Clusters that wait leave what is shared to the others.
-    assert 0.0 <= exposed_turns_us(batch, schedule, ordered("move"), waves_us, 2.0, 0.0) <= behind_us + 1e-9
+    assert 0.0 <= exposed_turns_us(moving, waves_us, 2.0, 0.0) <= behind_us + 1e-9
     assert waves_us + behind_us == pytest.approx(end_of_splits(split_k, tiles, resident, mainloop_us, 2.0))
-    assert behind_us >= 2.0 * exposed_turns(batch, schedule, ordered("move")) - 1e-9
+    assert behind_us >= 2.0 * exposed_turns(moving) - 1e-9
 
 
 def exposed(splits, *, split_k, waves_us, waves, resident=132.0, last=0.0, at_once=1.0, sharers=None):
@@ -144,7 +148,7 @@ def exposed(splits, *, split_k, waves_us, waves, resident=132.0, last=0.0, at_on
         splits_at_once=at_once,
         sharers=float(sharers or split_k),
     )
-    return exposed_turns_us(batch, schedule, ordered(splits), waves_us, 2.0, waves_us) / 2.0
+    return exposed_turns_us(kernel(batch, splits, schedule), waves_us, 2.0, waves_us) / 2.0
 
 
 def test_splits_side_by_side_wait_for_each_other_behind_the_last_wave():

@@ -49,7 +49,7 @@ class Silicon:
     def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
         """The SM clock inside a kernel [MHz], from the shares of its time in which its units are busy [1]."""
         math, l2, dram = (minimum(each, 1.0) for each in (math_share, l2_share, dram_share))
-        return burst_clock_mhz(self.gpu, self.clock, math, l2, dram, maximum(busy_us, 1.0))
+        return burst_clock_mhz(self.gpu, self.clock, math, l2 + dram, maximum(busy_us, 1.0))
 
     def capped_clock_mhz(
         self, flop_per_us: Values, l2_bytes_per_us: Values, dram_bytes_per_us: Values, clock_mhz: Values

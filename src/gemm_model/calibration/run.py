@@ -50,10 +50,10 @@ from gemm_model.kernel_model.calibration_file import (
     Calibration,
     calibration_for,
     measured_bounds,
-    situation,
 )
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.residual import Residual, TakenOver
+from gemm_model.kernel_model.situation import situation
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
     FUSED_EPILOGUE,
@@ -797,11 +797,7 @@ def _band(predicted_us: FloatArray, seen: Observations) -> float:
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
     """The situation of each row by the model."""
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
-    memory_us = np.maximum(times.l2_us, times.dram_us)
-    schedule = seen.shape.schedule
-    kinds = seen.shape.batch.kinds
-    kind = -1.0 if kinds is None else kinds.kind
-    return situation(schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind)
+    return situation(seen.shape, times)
 
 
 def error_bands(

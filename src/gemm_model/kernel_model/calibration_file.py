@@ -16,13 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import IntArray
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.elementwise import Values, is_number, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
@@ -59,10 +55,6 @@ few waves; many waves; and split K, whatever the size."""
 SITUATIONS = (*WHOLE_SITUATIONS, *PROBLEM_KINDS)
 """All situations, with kinds of problem beyond a plain product; a calibration without such rows has no band
 for them."""
-TINY_US = 10.0
-"""Longest waves of a tiny kernel [us]; error bands; chosen."""
-FEW_WAVES = 4.0
-"""Most waves of situation few_waves [waves]; error bands; chosen."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
 """Rate classes in the order in which they replace a class without numbers."""
 KEYS = ("version", "gpu", "family", "architecture", "kinds", "fitted_to", "error_band", "numbers")
@@ -532,31 +524,3 @@ def _entry(calibration: Calibration, name: str) -> dict[str, Any]:
         alike = len(set(widths.values())) == 1 and len(widths) == len(values)
         entry["interval"] = next(iter(widths.values())) if alike else widths
     return {**entry, "source": calibration.sources.get(name, NUMBERS[name].source)}
-
-
-def situation(
-    waves: Values,
-    waves_us: Values,
-    memory_us: Values,
-    tensor_us: Values,
-    sharers: Values,
-    kind: Values = -1.0,
-) -> IntArray:
-    """Position in SITUATIONS of each row; arguments as in `situation_code`."""
-    found = situation_code(waves, waves_us, memory_us, tensor_us, sharers, kind)
-    if is_number(found) and not is_number(waves_us):
-        found = np.full_like(waves_us, found)
-    return np.atleast_1d(found).astype(np.int64)
-
-
-def situation_code(
-    waves: Values, waves_us: Values, memory_us: Values, tensor_us: Values, sharers: Values, kind: Values
-) -> Values:
-    """The position as a float, or as a column of floats.
-
-    `kind` is `KindColumns.kind`, -1 for a plain product.
-    """
-    memory_bound = where(memory_us > tensor_us, 1.0, where(waves <= FEW_WAVES, 2.0, 3.0))
-    whole = where(waves_us < TINY_US, 0.0, memory_bound)
-    of_kind = where(kind >= 0.0, len(WHOLE_SITUATIONS) + kind, whole)
-    return where(sharers > 1.0, 4.0, of_kind)

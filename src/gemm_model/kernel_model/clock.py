@@ -8,7 +8,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
-from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.kernel import Geometry, Kernel
 from gemm_model.kernel_model.launch_context import LaunchContext
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import Traffic
@@ -29,11 +29,12 @@ def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
 
 
 def burst_clock_mhz(
-    gpu: GpuSpec, clock: Clock, math_share: Values, l2_share: Values, dram_share: Values, waves_us: Values
+    gpu: GpuSpec, clock: Clock, math_share: Values, memory_share: Values, waves_us: Values
 ) -> Values:
     """The clock [MHz] inside a kernel on a rested card.
 
-    The three shares are rates over peak [1]; `math_share` is the MMA rate times `multiplier_share`.
+    Shares are rates over peak [1]; `math_share` is the MMA rate times `multiplier_share`, `memory_share` that of
+    L2 and that of DRAM together.
 
     A busy card runs at `light_share` of the boost clock. The clock sags in proportion to each rate and settles
     within `droop_us`, so a short kernel loses less, also back to back. The unit of a droop is the share of the
@@ -47,7 +48,7 @@ def burst_clock_mhz(
     if gpu.clock_recovery_us is not None:
         left = minimum(gpu.clock_recovery_us / waves_us, 1.0)
         return gpu.sm_clk_mhz * maximum(1.0 - unit * clock.droop_mma * math_share * left, lowest)
-    current = clock.droop_mma * math_share + clock.droop_memory * (l2_share + dram_share)
+    current = clock.droop_mma * math_share + clock.droop_memory * memory_share
     sag = unit * current
     settled = waves_us / (waves_us + clock.droop_us)
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, lowest)
@@ -59,22 +60,28 @@ def voltage_squared(power: Power, clock_share: Values) -> Values:
     return voltage * voltage
 
 
-def energy_uj(
-    power: Power,
-    idle_w: float,
-    switched_flop: Values,
-    l2_bytes: Values,
-    dram_bytes: Values,
-    clock_share: Values,
-    runtime_us: Values,
-) -> Values:
-    """Energy of one kernel [uJ]: idle power times its time, plus its work at the voltage of its clock.
+@formula_record
+class Work:
+    """What a kernel switches; each field is a number or an array."""
 
-    `switched_flop` weights each FLOP by its `multiplier_share`.
-    """
-    work_pj = power.pj_per_flop * switched_flop + power.pj_per_l2_byte * l2_bytes
-    switching = work_pj * voltage_squared(power, clock_share) + power.pj_per_dram_byte * dram_bytes
-    return idle_w * runtime_us + switching * 1e-6
+    flop: Values
+    """FLOP, each weighted by its `multiplier_share`."""
+    l2_bytes: Values
+    dram_bytes: Values
+
+    def clocked_pj(self, power: Power) -> Values:
+        """Energy at boost of what runs at the SM clock's voltage [pJ]."""
+        return power.pj_per_flop * self.flop + power.pj_per_l2_byte * self.l2_bytes
+
+
+def work_of(kernel: Geometry | Kernel, moved: Traffic) -> Work:
+    return Work(kernel.flop * kernel.batch.multiplier_share, moved.l2_request_bytes, moved.dram_bytes)
+
+
+def energy_uj(power: Power, idle_w: float, work: Work, clock_share: Values, runtime_us: Values) -> Values:
+    """Energy of one kernel [uJ]: idle power times its time, plus its work at the voltage of its clock."""
+    switching = work.clocked_pj(power) * voltage_squared(power, clock_share)
+    return idle_w * runtime_us + (switching + power.pj_per_dram_byte * work.dram_bytes) * 1e-6
 
 
 def capped_clock_share(
@@ -120,53 +127,53 @@ class ClockRules:
 
 def clock_rules(kernel: Kernel, bytes_moved: Traffic, beside_clk: Values = 0.0) -> ClockRules:
     """The clock rules of each kernel, whose first loads and last epilogue take `beside_clk` beside its waves."""
-    geometry, gpu, numbers, around = kernel.geometry, kernel.gpu, kernel.numbers, kernel.around
-    multipliers = geometry.batch.multiplier_share
-    switched = geometry.flop * multipliers
-    l2_bytes = bytes_moved.l2_request_bytes
-    dram_bytes = bytes_moved.dram_bytes
-    math_clk = switched / (geometry.rate * gpu.sm_count)
-    l2_us = l2_bytes / l2_bytes_per_us(gpu, numbers)
-    dram_us = dram_bytes / gpu.dram_bytes_per_us
-    light, power = light_load_share(gpu, numbers.clock), numbers.power
-
-    def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        waves_us = maximum(waves_us, SHORTEST_WAVES_US)
-        per_us = 1.0 / waves_us
-        return burst_clock_mhz(
-            gpu,
-            numbers.clock,
-            minimum(math_clk * per_us / sm_clk_mhz, multipliers),
-            minimum(l2_us * per_us, 1.0),
-            minimum(dram_us * per_us, 1.0),
-            waves_us,
-        )
-
-    def at_boost(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        loaded = burst(waves_us, sm_clk_mhz)
-        if around.profiled:
-            ctas = geometry.batch.cluster_m * geometry.batch.cluster_n
-            return where(counted_quiet(gpu, geometry.schedule.resident, ctas), gpu.sm_clk_mhz, loaded)
-        return loaded
-
-    def boost(_waves_us: Values, _sm_clk_mhz: Values) -> Values:
-        return gpu.sm_clk_mhz
-
-    def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
-        work_uj = (power.pj_per_flop * switched + power.pj_per_l2_byte * l2_bytes) * 1e-6
-        cap_w = gpu.power_cap_w or float("inf")
-        # The card averages power over many launches: what lies between the waves of two is part of the period.
-        period_us = waves_us + beside_clk / sm_clk_mhz + numbers.chain.boundary_us
-        dram_w = power.pj_per_dram_byte * dram_bytes * 1e-6 / period_us
-        work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
-        share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)
-        return gpu.sm_clk_mhz * share
+    gpu, work = kernel.gpu, work_of(kernel, bytes_moved)
+    at_boost = _rule_at_boost(kernel, work)
+    if not kernel.around.settled:
+        return ClockRules(lambda _waves_us, _sm_clk_mhz: gpu.sm_clk_mhz, at_boost)
+    light, capped = light_load_share(gpu, kernel.numbers.clock), _capped_rule(kernel, work, beside_clk)
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         # At the lower voltage of a capped clock the clock sags no further than under a light load.
         return minimum(light * capped(waves_us, sm_clk_mhz), at_boost(waves_us, sm_clk_mhz))
 
-    return ClockRules(capped, sustained) if around.settled else ClockRules(boost, at_boost)
+    return ClockRules(capped, sustained)
+
+
+def _rule_at_boost(kernel: Kernel, work: Work) -> ClockRule:
+    """The clock inside a kernel on a rested card."""
+    gpu, clock, multipliers = kernel.gpu, kernel.numbers.clock, kernel.batch.multiplier_share
+    math_clk = work.flop / (kernel.rate * gpu.sm_count)
+    l2_us = work.l2_bytes / l2_bytes_per_us(gpu, kernel.numbers)
+    dram_us = work.dram_bytes / gpu.dram_bytes_per_us
+
+    def burst(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        waves_us = maximum(waves_us, SHORTEST_WAVES_US)
+        per_us = 1.0 / waves_us
+        math_share = minimum(math_clk * per_us / sm_clk_mhz, multipliers)
+        memory_share = minimum(l2_us * per_us, 1.0) + minimum(dram_us * per_us, 1.0)
+        return burst_clock_mhz(gpu, clock, math_share, memory_share, waves_us)
+
+    if not kernel.around.profiled:
+        return burst
+    quiet = counted_quiet(gpu, kernel.schedule.resident, kernel.cluster_size)
+    return lambda waves_us, sm_clk_mhz: where(quiet, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
+
+
+def _capped_rule(kernel: Kernel, work: Work, beside_clk: Values) -> ClockRule:
+    """The clock that a card is set to under its power cap."""
+    gpu, power, boundary_us = kernel.gpu, kernel.numbers.power, kernel.numbers.chain.boundary_us
+    work_uj, cap_w = work.clocked_pj(power) * 1e-6, gpu.power_cap_w or float("inf")
+
+    def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        # The card averages power over many launches: what lies between the waves of two is part of the period.
+        period_us = waves_us + beside_clk / sm_clk_mhz + boundary_us
+        dram_w = power.pj_per_dram_byte * work.dram_bytes * 1e-6 / period_us
+        work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
+        share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)
+        return gpu.sm_clk_mhz * share
+
+    return capped
 
 
 def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
@@ -202,5 +209,5 @@ def clock_without_loads_mhz(
     found: Values = gpu.sm_clk_mhz
     if gpu.clock_recovery_us is None:
         waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
-        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, 0.0, waves_us)
+        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, waves_us)
     return minimum(found * (1.0 + room_numbers("kernel_model").settled_within), highest)

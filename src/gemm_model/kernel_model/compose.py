@@ -25,6 +25,7 @@ from gemm_model.kernel_model.demand import Demand
 from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding
 from gemm_model.kernel_model.epilogue import Stall
 from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us, sms_to_saturate_l2
@@ -202,7 +203,7 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     """
     schedule, tile = kernel.schedule, asked.tile
     each = _tile_times(kernel, asked)
-    evens_out = kernel.geometry.family.tile_order.scheduler.evens_out
+    evens_out = kernel.family.tile_order.scheduler.evens_out
     waves, last_tiles = schedule.full_waves, schedule.last_tiles
     last_weight = last_wave_weight(schedule, kernel.numbers)
     if tile.stall is not None or not is_zero(tile.between_clk):
@@ -228,9 +229,9 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
     """Demand over rate, tile by tile."""
     gpu, numbers, schedule = kernel.gpu, kernel.numbers, kernel.schedule
     moved, step = asked.traffic, asked.step
-    service = _l2_service(kernel, moved, kernel.spread)
+    service = _l2_service(kernel, moved, spread_out(kernel))
     l2_us = mean_l2_us = _l2_tile_us(service, gpu, numbers)
-    if kernel.geometry.family.tile_order.scheduler.evens_out:
+    if kernel.family.tile_order.scheduler.evens_out:
         mean_l2_us = _l2_tile_us(_l2_service(kernel, moved, True), gpu, numbers)
     rows_filled = asked.edge.bytes_per_wave / FILLED_ROW_BYTES
     row_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz)
@@ -336,7 +337,7 @@ def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
     """
     gpu, numbers, tiles = kernel.gpu, kernel.numbers, kernel.schedule.tiles
     ctas = kernel.schedule.resident * kernel.cluster_size
-    order_of_tiles = kernel.geometry.family.tile_order
+    order_of_tiles = kernel.family.tile_order
     on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order_of_tiles, spread)
     order = numbers.overlap.loads_dram_order
     # Of one tile, whose bytes have finite powers whatever the sizes.

@@ -60,37 +60,24 @@ def demand_of(kernel: Kernel) -> Demand:
     """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
     edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
     moved = traffic(kernel)
-    step = k_tile(
-        kernel.batch,
-        kernel.gpu,
-        kernel.geometry.rate,
-        kernel.resources,
-        kernel.schedule,
-        kernel.numbers,
-        _scale_misses(kernel, moved),
-        fresh_share(moved, kernel.schedule),
-    )
+    step = k_tile(kernel, _scale_misses(kernel, moved), fresh_share(moved, kernel.schedule))
     return _new_demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 
 def _tile(kernel: Kernel, step: KTile) -> TileDemand:
-    batch, gpu, resources, numbers = kernel.batch, kernel.gpu, kernel.resources, kernel.numbers
-    family = kernel.geometry.family
-    period, order = family.tile_period, family.tile_order
-    k_tiles = kernel.schedule.k_tiles
-    mainloop = k_tiles * step.math_clk
-    epilogue, fused = whole_epilogue_clk(batch, gpu, period, resources, numbers)
-    hidden = hidden_clk(resources, numbers.epilogue, mainloop, epilogue)
-    beside, epilogues = period_beside_stores(batch, gpu, period, resources, numbers, mainloop)
+    mainloop = kernel.schedule.k_tiles * step.math_clk
+    epilogue, fused = whole_epilogue_clk(kernel)
+    hidden = hidden_clk(kernel.resources, kernel.numbers.epilogue, mainloop, epilogue)
+    beside, epilogues = period_beside_stores(kernel, mainloop)
     return _new_tile(
         epilogue_clk=epilogue,
         hidden_clk=hidden,
-        period_clk=tile_period_clk(batch, gpu, family, resources, numbers, mainloop, epilogue, hidden),
+        period_clk=tile_period_clk(kernel, mainloop, epilogue, hidden),
         beside_stores_clk=beside,
         epilogues=epilogues,
-        between_clk=between_loads_clk(batch, gpu, family, resources, numbers.epilogue),
-        turns_clk=turns_clk(batch, resources, order, numbers),
-        stall=stall_of(batch, gpu, period, resources, numbers, mainloop, k_tiles, epilogue, fused),
+        between_clk=between_loads_clk(kernel),
+        turns_clk=turns_clk(kernel),
+        stall=stall_of(kernel, mainloop, epilogue, fused),
     )
 
 

@@ -16,7 +16,7 @@ from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.compose import Wave, port_tile_clk
 from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
-from gemm_model.kernel_model.kernel import Geometry
+from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernel_model.mainloop import beside_held, unspilled_clk
 from gemm_model.kernels.mechanisms import (
@@ -33,7 +33,6 @@ from gemm_model.kernels.mechanisms import (
     SMEM,
     SPILLING,
     TENSOR,
-    KernelNumbers,
 )
 
 LIMITERS = tuple(RESOURCES)
@@ -51,9 +50,8 @@ Parts = dict[str, Values]
 class Composed:
     """What the times of one kernel, or of several, were composed of, and they."""
 
-    geometry: Geometry
+    kernel: Kernel
     times: KernelTime
-    numbers: KernelNumbers
 
     def elasticities(self) -> Mapping[str, Any]:
         return elasticities(self)
@@ -61,7 +59,7 @@ class Composed:
 
 def elasticities(found: Composed) -> Mapping[str, Values]:
     """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
-    times, schedule, clk_us = found.times, found.geometry.schedule, 1.0 / found.times.sm_clk_mhz
+    times, schedule, clk_us = found.times, found.kernel.schedule, 1.0 / found.times.sm_clk_mhz
     parts: Parts = dict.fromkeys(LIMITERS, 0.0)
     parts[LAUNCH] = times.launch_us - times.added_up_us
     parts[EPILOGUE] = times.exposed_us + times.added_up_us
@@ -86,10 +84,9 @@ def elasticities(found: Composed) -> Mapping[str, Values]:
 
 def _of_k_tile(found: Composed, math_us: Values) -> Parts:
     """What MMAs, the MMA warps' other work and spilled registers have of k tiles that take so long."""
-    geometry, step = found.geometry, found.times.step
-    same = (geometry.resources, geometry.schedule.k_tiles, found.numbers, 0.0)
-    own = unspilled_clk(geometry.batch, geometry.rate, *same)
-    faster = unspilled_clk(geometry.batch, geometry.rate * (1.0 + SMALL), *same)
+    kernel, step = found.kernel, found.times.step
+    own = unspilled_clk(kernel, kernel.rate, 0.0)
+    faster = unspilled_clk(kernel, kernel.rate * (1.0 + SMALL), 0.0)
     mma = minimum((1.0 - faster / maximum(own, NOTHING)) * (1.0 + SMALL) / SMALL, 1.0)
     spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
     beside_us = math_us * (1.0 - spilled)
@@ -98,8 +95,8 @@ def _of_k_tile(found: Composed, math_us: Values) -> Parts:
 
 def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: Values) -> None:
     """What waves like this one, of such a `share` of the tiles, add to each resource's part."""
-    geometry, times, overlap = found.geometry, found.times, found.numbers.overlap
-    loads, fill_us, fetching_us = _loads(geometry, times, wave, clk_us, overlap.port_l2_order)
+    kernel, times, overlap = found.kernel, found.times, found.kernel.numbers.overlap
+    loads, fill_us, fetching_us = _loads(kernel, times, wave, clk_us, overlap.port_l2_order)
     # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
     order = overlap.loads_dram_order
     trips_us = wave.round_trips_clk * clk_us
@@ -119,25 +116,23 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     _add_math(parts, found, wave, mathed * math_us)
     weight = fetched * of_ring * fetched_us
     if not is_zero(trips_us):
-        _add_round_trips(parts, geometry, times, weight * (1.0 - of_loads), 1.0)
+        _add_round_trips(parts, kernel, times, weight * (1.0 - of_loads), 1.0)
     if not is_zero(fill_us):
         fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
         parts[FILL] = parts[FILL] + weight * of_loads * fill
         weight = weight * (1.0 - fill)
     for name, part in loads.items():
         if name == LATENCY:
-            _add_round_trips(
-                parts, geometry, times, weight * of_loads * part, _waits_for_load(geometry, times)
-            )
+            _add_round_trips(parts, kernel, times, weight * of_loads * part, _waits_for_load(kernel, times))
         else:
             parts[name] = parts[name] + weight * of_loads * part
     _add_dram(parts, found, wave, share, fetched * (1.0 - of_ring) * fetched_us)
     parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
 
 
-def _waits_for_load(geometry: Geometry, times: KernelTime) -> Values:
+def _waits_for_load(kernel: Kernel, times: KernelTime) -> Values:
     """1 where loads wait for whole round trips of the ring, 0 where for stages that are taken."""
-    step, resources = times.step, geometry.resources
+    step, resources = times.step, kernel.resources
     if resources.short_ring is not False:
         return 0.0
     trips = step.latency_clk * (1.0 - resources.math_in_round_trip)
@@ -145,10 +140,10 @@ def _waits_for_load(geometry: Geometry, times: KernelTime) -> Values:
 
 
 def _add_round_trips(
-    parts: Parts, geometry: Geometry, times: KernelTime, weight: Values, with_load: Values
+    parts: Parts, kernel: Kernel, times: KernelTime, weight: Values, with_load: Values
 ) -> None:
     """A stage's round trip: the latency of its load, the load itself, and the MMAs that hold the stage."""
-    step, resources = times.step, geometry.resources
+    step, resources = times.step, kernel.resources
     behind = step.math_clk * resources.math_in_round_trip * beside_held(resources)
     load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
     each = weight / maximum(load + step.port_clk + behind, NOTHING)
@@ -163,7 +158,7 @@ def _share(part_us: Values, whole_us: Values, order: float) -> Values:
 
 
 def _loads(
-    geometry: Geometry, times: KernelTime, wave: Wave, clk_us: Values, order: float
+    kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values, order: float
 ) -> tuple[Parts, Values, Values]:
     """Shares of the loads of a wave by resource, the fill's part of what clusters wait for, and that [us]."""
     edge, step, port_us = times.edge, times.step, wave.port_clk * clk_us
@@ -177,15 +172,15 @@ def _loads(
     own, gpc = times.service.shares
     l2 = (1.0 - port) * (1.0 - arrives)
     port = port * (1.0 - arrives)
-    tile_clk = port_tile_clk(step, geometry.schedule, geometry.resources)
-    held = tile_clk > (geometry.schedule.k_tiles * step.port_clk + step.tail_clk) * ROUNDING
+    tile_clk = port_tile_clk(step, kernel.schedule, kernel.resources)
+    held = tile_clk > (kernel.schedule.k_tiles * step.port_clk + step.tail_clk) * ROUNDING
     between: Values = 0.0
-    if geometry.family.tile_period.in_tensor_memory:
+    if kernel.family.tile_period.in_tensor_memory:
         # The stores and the next tile's number come between the loads of two tiles.
         paced = minimum(tile_clk / maximum(times.full.port_clk, NOTHING), 1.0)
         between, port = port * (1.0 - paced), port * paced
         if not is_zero(wave.arriving_clk):
-            filling = geometry.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
+            filling = kernel.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
             between, arrives = between + arrives * (1.0 - filling), arrives * filling
     waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
     shares = {
@@ -204,17 +199,17 @@ def _loads(
 
 def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> None:
     """What the MMA warps wait for: mainloops, epilogues, or stores that L2 holds up."""
-    geometry, times, numbers = found.geometry, found.times, found.numbers
-    schedule, period_clk = geometry.schedule, times.full.period_clk
+    kernel, times, numbers = found.kernel, found.times, found.kernel.numbers
+    schedule, period_clk = kernel.schedule, times.full.period_clk
     mainloop = schedule.k_tiles * times.step.math_clk
     epilogue = times.epilogue_clk / schedule.waves
-    if geometry.family.tile_period.in_tensor_memory:
+    if kernel.family.tile_period.in_tensor_memory:
         buffered = period_clk < mainloop + epilogue
         tensor = where(buffered, where(mainloop >= epilogue, mainloop, 0.0), mainloop)
     else:
         shorter = mainloop < epilogue
-        in_turn = geometry.batch.schedule == PINGPONG
-        hidden = hidden_clk(geometry.resources, numbers.epilogue, mainloop, epilogue)
+        in_turn = kernel.batch.schedule == PINGPONG
+        hidden = hidden_clk(kernel.resources, numbers.epilogue, mainloop, epilogue)
         alone = mainloop - where(shorter, hidden, 0.0)
         tensor = where(in_turn, where(shorter, mainloop / 2.0, mainloop), alone)
     tensor_share = minimum(tensor / maximum(period_clk, NOTHING), 1.0)
@@ -237,7 +232,7 @@ def _stored(times: KernelTime, wave: Wave) -> Values:
 
 def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: Values) -> None:
     """DRAM, and the round trips of what is in flight."""
-    order = found.numbers.overlap.port_l2_order
+    order = found.kernel.numbers.overlap.port_l2_order
     own = minimum(_share(found.times.dram_us * share, wave.dram_us, order), 1.0)
-    _add_round_trips(parts, found.geometry, found.times, weight * (1.0 - own), 1.0)
+    _add_round_trips(parts, found.kernel, found.times, weight * (1.0 - own), 1.0)
     parts[DRAM] = parts[DRAM] + weight * own

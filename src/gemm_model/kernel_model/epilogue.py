@@ -8,6 +8,7 @@ from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, po
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
+from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernels.family import KernelFamily, TilePeriod
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
@@ -39,13 +40,17 @@ def stored_clk(batch: GemmBatch, gpu: GpuSpec, resources: Resources) -> Values:
     return stored / gpu.known("l2_write_bytes_per_clk_per_sm")
 
 
-def whole_epilogue_clk(
-    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, numbers: KernelNumbers
-) -> tuple[Values, Values]:
+def whole_epilogue_clk(kernel: KernelWaves) -> tuple[Values, Values]:
     """Clocks of a tile's epilogue including its fused part, and of the fused part alone."""
+    batch, period, resources, numbers = (
+        kernel.batch,
+        kernel.family.tile_period,
+        kernel.resources,
+        kernel.numbers,
+    )
     fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
     if period.in_tensor_memory:
-        return stored_clk(batch, gpu, resources) + fused, fused
+        return stored_clk(batch, kernel.gpu, resources) + fused, fused
     return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
 
 
@@ -142,33 +147,23 @@ class Stall:
         return Stall(epilogue, plain, self.room, last, last_share)
 
 
-def stall_of(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    period: TilePeriod,
-    resources: Resources,
-    numbers: KernelNumbers,
-    mainloop: Values,
-    k_tiles: Values,
-    whole: Values,
-    fused: Values,
-) -> Stall | None:
+def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> Stall | None:
     """How loads wait for the `fused` part of the `whole` epilogue; None without a fused part.
 
     In ping-pong kernels the other warpgroup's tile drains the ring during the epilogue, in kernels with two
     accumulators the next accumulator's tile does, so that loads do not wait. If the ring is refilled for each
     tile, loads wait for the whole epilogue.
     """
+    batch, resources, period = kernel.batch, kernel.resources, kernel.family.tile_period
     if batch.kinds is None:
         return None
-    plain, stores = whole - fused, numbers.epilogue
+    plain, stores = whole - fused, kernel.numbers.epilogue
     exposed, exposed_plain = (
-        exposed_clk(batch, gpu, period, resources, each, hidden_clk(resources, stores, mainloop, each))
-        for each in (whole, plain)
+        exposed_clk(kernel, each, hidden_clk(resources, stores, mainloop, each)) for each in (whole, plain)
     )
     last = fused - (exposed - exposed_plain)
-    emptied = _double_buffered(gpu, resources) if period.in_tensor_memory else batch.schedule == PINGPONG
-    room = numbers.fused_epilogue.ring_share * resources.loads_under_way / k_tiles
+    emptied = _double_buffered(kernel) if period.in_tensor_memory else batch.schedule == PINGPONG
+    room = kernel.numbers.fused_epilogue.ring_share * resources.loads_under_way / kernel.schedule.k_tiles
     waits, before = where(emptied, 0.0, whole), where(emptied, 0.0, plain)
     if period.groups_tile_by_tile:
         anew = batch.kinds.grouped
@@ -177,16 +172,15 @@ def stall_of(
     return Stall(waits, before, room, last)
 
 
-def between_loads_clk(
-    batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources, stores: EpilogueStores
-) -> Values:
+def between_loads_clk(kernel: KernelWaves) -> Values:
     """Clocks between the loads of two tiles: the stores on the SM's way to L2, and asking for the next tile.
 
     Only with tensor memory, where MMAs go on under the epilogue; otherwise MMAs wait for both in turn.
     """
-    if not family.tile_period.in_tensor_memory:
+    if not kernel.family.tile_period.in_tensor_memory:
         return 0.0
-    return stored_clk(batch, gpu, resources) + asking_clk(family, stores)
+    stored = stored_clk(kernel.batch, kernel.gpu, kernel.resources)
+    return stored + asking_clk(kernel.family, kernel.numbers.epilogue)
 
 
 def asking_clk(family: KernelFamily, stores: EpilogueStores) -> float:
@@ -194,16 +188,7 @@ def asking_clk(family: KernelFamily, stores: EpilogueStores) -> float:
     return stores.tile_clk if family.tile_order.scheduler.evens_out else 0.0
 
 
-def tile_period_clk(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    family: KernelFamily,
-    resources: Resources,
-    numbers: KernelNumbers,
-    mainloop: Values,
-    epilogue: Values,
-    hidden: Values,
-) -> Values:
+def tile_period_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, hidden: Values) -> Values:
     """Clocks between tiles in the MMA warps, if operands are always there.
 
     Cooperative: mainloop, then epilogue, less the `hidden` part (`hidden_clk`). Ping-pong: two consumers
@@ -213,38 +198,28 @@ def tile_period_clk(
     turn, and asking for the next tile.
     """
     serial = mainloop + epilogue
-    if family.tile_period.in_tensor_memory:
-        alone = serial + asking_clk(family, numbers.epilogue)
-        return where(_double_buffered(gpu, resources), maximum(mainloop, epilogue), alone)
-    tile = numbers.epilogue.tile_clk
+    if kernel.family.tile_period.in_tensor_memory:
+        alone = serial + asking_clk(kernel.family, kernel.numbers.epilogue)
+        return where(_double_buffered(kernel), maximum(mainloop, epilogue), alone)
+    tile = kernel.numbers.epilogue.tile_clk
     turns = maximum(mainloop + tile, serial / 2.0 + tile)
     cooperative = serial - hidden + tile
-    return where(batch.schedule == PINGPONG, turns, cooperative)
+    return where(kernel.batch.schedule == PINGPONG, turns, cooperative)
 
 
-def period_beside_stores(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    period: TilePeriod,
-    resources: Resources,
-    numbers: KernelNumbers,
-    mainloop: Values,
-) -> tuple[Values, Values]:
+def period_beside_stores(kernel: KernelWaves, mainloop: Values) -> tuple[Values, Values]:
     """Clocks of the tile period without epilogues, and its number of epilogues, for stores that L2 delays."""
-    if period.in_tensor_memory:
-        return where(_double_buffered(gpu, resources), 0.0, mainloop), 1.0
-    pingpong = batch.schedule == PINGPONG
-    share = where(pingpong, 0.5, 1.0)
-    return share * (mainloop + numbers.epilogue.tile_clk), share
+    if kernel.family.tile_period.in_tensor_memory:
+        return where(_double_buffered(kernel), 0.0, mainloop), 1.0
+    share = where(kernel.batch.schedule == PINGPONG, 0.5, 1.0)
+    return share * (mainloop + kernel.numbers.epilogue.tile_clk), share
 
 
-def exposed_clk(
-    batch: GemmBatch, gpu: GpuSpec, period: TilePeriod, resources: Resources, epilogue: Values, hidden: Values
-) -> Values:
+def exposed_clk(kernel: KernelWaves, epilogue: Values, hidden: Values) -> Values:
     """Clocks of the last epilogue that nothing hides and the tile period does not include."""
-    if period.in_tensor_memory:
-        return where(_double_buffered(gpu, resources), epilogue, 0.0)
-    return where(batch.schedule == PINGPONG, epilogue, hidden)
+    if kernel.family.tile_period.in_tensor_memory:
+        return where(_double_buffered(kernel), epilogue, 0.0)
+    return where(kernel.batch.schedule == PINGPONG, epilogue, hidden)
 
 
 def hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
@@ -252,5 +227,6 @@ def hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, e
     return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 
 
-def _double_buffered(gpu: GpuSpec, resources: Resources) -> Flags:
-    return 2.0 * resources.tmem_columns + resources.scale_columns <= gpu.tmem_columns
+def _double_buffered(kernel: KernelWaves) -> Flags:
+    resources = kernel.resources
+    return 2.0 * resources.tmem_columns + resources.scale_columns <= kernel.gpu.tmem_columns

@@ -15,7 +15,7 @@ from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
-from gemm_model.kernel_model.kernel import Geometry
+from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
 from gemm_model.kernel_model.question import UNLIMITED, Change, World, parse_change
 from gemm_model.kernel_model.rates import l2_bytes_per_us
@@ -143,7 +143,7 @@ def explain(
 def _achieved(composed: Composed, runtime_us: float) -> dict[str, float]:
     times = composed.times
     return {
-        "tflop_per_s": float(composed.geometry.flop) / runtime_us / 1e6,
+        "tflop_per_s": float(composed.kernel.flop) / runtime_us / 1e6,
         "gb_per_s": float(times.traffic.operand_bytes + times.traffic.output_bytes) / runtime_us / 1e3,
         "roofline_us": float(times.floor_us),
         "share_of_roofline": float(times.floor_us) / runtime_us,
@@ -152,26 +152,26 @@ def _achieved(composed: Composed, runtime_us: float) -> dict[str, float]:
 
 def busy(composed: Composed, gpu: GpuSpec, runtime_us: float) -> dict[str, float]:
     """MMAs of the SMs that have a CTA, and bytes, over what they could do in a time [us]: shares by unit."""
-    geometry, times = composed.geometry, composed.times
-    peak_flop = geometry.rate * sms_with_work(geometry, gpu) * times.sm_clk_mhz * runtime_us
-    flop, moved = mma_flop(geometry), times.traffic
+    kernel, times = composed.kernel, composed.times
+    peak_flop = kernel.rate * sms_with_work(kernel, gpu) * times.sm_clk_mhz * runtime_us
+    flop, moved = mma_flop(kernel), times.traffic
     return {
         TENSOR: float(flop / peak_flop),
-        L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.numbers) / runtime_us),
+        L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.kernel.numbers) / runtime_us),
         DRAM: float(moved.dram_bytes / gpu.dram_bytes_per_us / runtime_us),
     }
 
 
-def mma_flop(geometry: Geometry) -> float:
+def mma_flop(kernel: Kernel) -> float:
     """FLOP of a kernel's MMAs, of what lies outside the matrices too: whole clusters, whole k tiles."""
-    batch, schedule = geometry.batch, geometry.schedule
-    tile = 2.0 * batch.cta_m * batch.cta_n * geometry.resources.cta_k
+    batch, schedule = kernel.batch, kernel.schedule
+    tile = 2.0 * batch.cta_m * batch.cta_n * kernel.resources.cta_k
     return float(tile * schedule.k_tiles * schedule.tiles * batch.cluster_m * batch.cluster_n)
 
 
-def sms_with_work(geometry: Geometry, gpu: GpuSpec) -> float:
+def sms_with_work(kernel: Kernel, gpu: GpuSpec) -> float:
     """SMs to which a tile, a split of it or a stream-K share of it comes."""
-    batch, schedule = geometry.batch, geometry.schedule
+    batch, schedule = kernel.batch, kernel.schedule
     clusters = minimum(schedule.resident, schedule.tiles * schedule.sharers / batch.split_k)
     return min(float(clusters * batch.cluster_m * batch.cluster_n), float(gpu.sm_count))
 

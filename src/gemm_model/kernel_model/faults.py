@@ -61,13 +61,13 @@ def l2_write_bytes(found: Composed) -> float:
 
 def smem_bytes_per_cta(found: Composed) -> float:
     """Usual causes: another number of stages or a larger epilogue buffer."""
-    resources = found.geometry.resources
+    resources = found.kernel.resources
     return float(resources.stage_bytes * resources.stages + resources.epilogue_bytes)
 
 
 def ctas(found: Composed) -> float:
     """Usual causes: another tile, a split, or a grid that leaves SMs idle."""
-    batch, schedule = found.geometry.batch, found.geometry.schedule
+    batch, schedule = found.kernel.batch, found.kernel.schedule
     return float(schedule.resident * batch.cluster_m * batch.cluster_n)
 
 
@@ -110,7 +110,7 @@ class Suspect:
 
 def half_stages(world: World) -> Iterator[World]:
     """The ring has fewer stages: a larger epilogue buffer, a StageCount or num_stages that is set."""
-    own = int(world.composed().geometry.resources.stages)
+    own = int(world.composed().kernel.resources.stages)
     for stages in range(2, own):
         yield replace(world, config=replace(world.config, stages=stages))
 

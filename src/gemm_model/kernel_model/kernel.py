@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch, GridRows, picked
-from gemm_model.core.elementwise import Flags, Values
+from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
-from gemm_model.kernel_model.launch_context import COLD, REGIMES, WRITTEN, LaunchContext, spread_out
-from gemm_model.kernel_model.tile_schedule import TileSchedule, tile_schedule
+from gemm_model.kernel_model.launch_context import COLD, REGIMES, WRITTEN, LaunchContext
+from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
 from gemm_model.kernels.mechanisms import KernelNumbers
@@ -48,29 +48,33 @@ def geometry_of(
 
 
 @formula_record
-class Kernel:
-    """One kernel, or a table of kernels of one family, on a card: numbers, or arrays of equal length."""
+class KernelWaves:
+    """A kernel on a card as far as the order of its tiles does not matter; numbers, or arrays of equal length."""
 
-    geometry: Geometry
+    batch: GemmBatch
+    family: KernelFamily
+    rate: Values
+    """Peak FLOP per clock of one SM."""
+    flop: Values
+    resources: Resources
+    schedule: TileWaves
     gpu: GpuSpec
     numbers: KernelNumbers
     around: LaunchContext
     """What lies before and after the launch."""
     l2: str
     """What L2 holds at the start; one of L2_STATES."""
-    batch: GemmBatch
-    """Of the geometry, like the next two: most formulas take them."""
-    resources: Resources
-    schedule: TileSchedule
 
     @property
     def cluster_size(self) -> Values:
         return self.batch.cluster_m * self.batch.cluster_n
 
-    @property
-    def spread(self) -> Flags:
-        """Whether each grid of a chain lies on SMs all over the card."""
-        return spread_out(self.batch, self.schedule, self.gpu, self.geometry.family, self.around)
+
+@formula_record
+class Kernel(KernelWaves):
+    """One kernel, or a table of kernels of one family, on a card."""
+
+    schedule: TileSchedule
 
     @property
     def a_written(self) -> bool:
@@ -86,12 +90,14 @@ def kernel_on(
 ) -> Kernel:
     """The context of a geometry in a regime (one of REGIMES), with L2 in a state (one of L2_STATES)."""
     return _new_kernel(
-        geometry=geometry,
+        batch=geometry.batch,
+        family=geometry.family,
+        rate=geometry.rate,
+        flop=geometry.flop,
+        resources=geometry.resources,
+        schedule=geometry.schedule,
         gpu=gpu,
         numbers=numbers,
         around=REGIMES[regime],
         l2=l2,
-        batch=geometry.batch,
-        resources=geometry.resources,
-        schedule=geometry.schedule,
     )

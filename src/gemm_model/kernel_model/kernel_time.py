@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimum, power
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import constructor, formula_record
@@ -14,8 +13,9 @@ from gemm_model.kernel_model.compose import L2Service, Wave, Waves, settled_mhz,
 from gemm_model.kernel_model.demand import Demand, demand_of
 from gemm_model.kernel_model.edge_tiles import EdgeFill
 from gemm_model.kernel_model.epilogue import exposed_clk
-from gemm_model.kernel_model.kernel import Geometry, Kernel, kernel_on
-from gemm_model.kernel_model.launch_context import COLD, LaunchContext, grid_us, launch_us
+from gemm_model.kernel_model.kernel import Geometry, Kernel, KernelWaves, kernel_on
+from gemm_model.kernel_model.launch import grid_us, launch_us
+from gemm_model.kernel_model.launch_context import COLD
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import (
@@ -25,9 +25,7 @@ from gemm_model.kernel_model.reduction import (
     second_kernel_us,
     turn_clk,
 )
-from gemm_model.kernel_model.tile_schedule import TileWaves
 from gemm_model.kernel_model.traffic import Traffic
-from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import KernelNumbers
 
 
@@ -106,10 +104,8 @@ _new_composed = constructor(_Composed)
 
 def _composed(kernel: Kernel) -> _Composed:
     asked = demand_of(kernel)
-    work, tile, period = waves_of(kernel, asked), asked.tile, kernel.geometry.family.tile_period
-    exposed = exposed_clk(
-        kernel.batch, kernel.gpu, period, kernel.resources, tile.epilogue_clk, tile.hidden_clk
-    )
+    work = waves_of(kernel, asked)
+    exposed = exposed_clk(kernel, asked.tile.epilogue_clk, asked.tile.hidden_clk)
     clock = clock_rules(kernel, asked.traffic, asked.step.loads_clk + exposed)
     return _new_composed(
         asked=asked,
@@ -138,7 +134,7 @@ def time_of(kernel: Kernel) -> KernelTime:
     exposed_us = _exposed_us(kernel, found, waves_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
-    floor_us = maximum(_math_floor_us(kernel.geometry, kernel.gpu), dram_floor_us)
+    floor_us = maximum(_math_floor_us(kernel), dram_floor_us)
     between = tile.between_clk
     held_up = between if is_zero(between) else maximum(schedule.waves - 1.0, 0.0) * between
     return _new_time(
@@ -164,60 +160,32 @@ def time_of(kernel: Kernel) -> KernelTime:
         turns_clk=work.turns_clk,
         service=work.service,
         dram_floor_us=dram_floor_us,
-        added_up_us=added_up_us(
-            kernel.batch,
-            schedule,
-            kernel.geometry.family.tile_order,
-            kernel.numbers.split_k,
-            kernel.gpu.sm_count,
-            sm_clk_mhz,
-        ),
+        added_up_us=added_up_us(kernel, sm_clk_mhz),
     )
 
 
 def _exposed_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
     """The exposed part of the last epilogue and of the splits' turns after it [us]."""
-    order, clk_us = kernel.geometry.family.tile_order, 1.0 / found.sm_clk_mhz
+    clk_us = 1.0 / found.sm_clk_mhz
     splits = any_of(kernel.schedule.sharers > 1.0)
     turn_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us if splits else 0.0
     alone_us = found.work.alone_clk * clk_us if splits else 0.0
-    turns_us = exposed_turns_us(
-        kernel.batch, kernel.schedule, order, waves_us, turn_us, minimum(alone_us, waves_us)
-    )
+    turns_us = exposed_turns_us(kernel, waves_us, turn_us, minimum(alone_us, waves_us))
     return found.exposed_clk * clk_us + turns_us
 
 
 def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
     cold_us = kernel.numbers.chain.cold_us
     cold = _cold(found.work, waves_us, found.asked.traffic, cold_us) if kernel.around.chained else 0.0
-    return launches_us(
-        kernel.batch,
-        kernel.schedule,
-        kernel.gpu,
-        kernel.geometry.family,
-        kernel.numbers,
-        kernel.around,
-        cold,
-        found.sm_clk_mhz,
-    )
+    return launches_us(kernel, cold, found.sm_clk_mhz)
 
 
-def launches_us(
-    batch: GemmBatch,
-    schedule: TileWaves,
-    gpu: GpuSpec,
-    family: KernelFamily,
-    numbers: KernelNumbers,
-    around: LaunchContext,
-    cold: Values,
-    sm_clk_mhz: Values,
-) -> Values:
+def launches_us(kernel: KernelWaves, cold: Values, sm_clk_mhz: Values) -> Values:
     """The launch with `cold` cold starts, and the second kernel of splits [us]."""
-    order = family.tile_order
-    second_us = second_kernel_us(batch, schedule, order, numbers.split_k, gpu.sm_count, sm_clk_mhz)
-    if around.profiled:
-        second_us = profiled_second_us(second_us, schedule, order, numbers.launch.kernel_us)
-    return launch_us(batch, schedule, gpu, family, numbers, around, cold) + second_us
+    second_us, order = second_kernel_us(kernel, sm_clk_mhz), kernel.family.tile_order
+    if kernel.around.profiled:
+        second_us = profiled_second_us(second_us, kernel.schedule, order, kernel.numbers.launch.kernel_us)
+    return launch_us(kernel, cold) + second_us
 
 
 def _cold(work: Waves, waves_us: Values, moved: Traffic, cold_us: float) -> Values:
@@ -259,12 +227,9 @@ class TileTimes:
     """Time of each limiter alone to load one tile on each SM of a full wave."""
 
 
-def tile_times(
-    geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str, l2: str
-) -> TileTimes:
-    """The times of a tile of one kernel (a geometry of scalars); `regime` and `l2` as in `kernel_time`."""
-    kernel = kernel_on(geometry, gpu, numbers, regime=regime, l2=l2)
-    schedule, found = geometry.schedule, _composed(kernel)
+def tile_times(kernel: Kernel) -> TileTimes:
+    """The times of a tile of one kernel of scalars."""
+    gpu, numbers, schedule, found = kernel.gpu, kernel.numbers, kernel.schedule, _composed(kernel)
     clk, step, full, moved = found.sm_clk_mhz, found.asked.step, found.work.full, found.asked.traffic
     loads_us = {
         "PORT": float(schedule.k_tiles * step.loads_clk / clk),
@@ -284,16 +249,16 @@ def tile_times(
         period_us=float((full.period_clk + found.work.turns_clk) / clk),
         mma_us=float(step.math_clk / clk),
         turns_us=float(found.work.turns_clk / clk),
-        k_tile_us=float(geometry.resources.stage_bytes * gpu.sm_count / l2_bytes_per_us(gpu, numbers)),
+        k_tile_us=float(kernel.resources.stage_bytes * gpu.sm_count / l2_bytes_per_us(gpu, numbers)),
         operands_us=max(time_us * read_shares.get(name, 1.0) for name, time_us in loads_us.items()),
-        grid_us=float(grid_us(geometry.batch, schedule, gpu, numbers)),
+        grid_us=float(grid_us(kernel)),
         loads_us=loads_us,
     )
 
 
-def _math_floor_us(geometry: Geometry, gpu: GpuSpec) -> Values:
+def _math_floor_us(kernel: Kernel) -> Values:
     """Time of a kernel's FLOP at the peak rate [us] (classic SOL model)."""
-    return geometry.flop / (geometry.rate * gpu.sm_count * gpu.sm_clk_mhz)
+    return kernel.flop / (kernel.rate * kernel.gpu.sm_count * kernel.gpu.sm_clk_mhz)
 
 
 def _dram_floor_us(kernel: Kernel, moved: Traffic) -> Values:

@@ -47,14 +47,13 @@ class Knowledge:
 
 
 def knowledge(
-    calibration: Calibration,
-    borrowed: str,
-    gpu: GpuSpec,
-    family: KernelFamily,
-    kind: str,
-    residual: Residual | None,
+    lent: tuple[Calibration, str], gpu: GpuSpec, family: KernelFamily, kind: str, residual: Residual | None
 ) -> Knowledge:
-    """What serves `kind` operands; `residual` is the calibration's, of any class."""
+    """What serves `kind` operands.
+
+    `lent` is the calibration and how it is borrowed, `residual` the calibration's, of any class.
+    """
+    calibration, borrowed = lent
     served = calibration.kind_for(kind)
     own = borrowed == OWN and served == kind
     measured = is_as_described(gpu)
@@ -74,7 +73,7 @@ def knowledge(
             if name not in calibration.error_band.get(served, {})
             and not any(number.startswith(f"{name}.") for number in calibration.intervals.get(served, ()))
         ),
-        caveats=(*_caveats(calibration, borrowed, gpu, family, kind, served), *_whose(corrects, kind)),
+        caveats=(*_caveats(lent, gpu, family, kind), *_whose(corrects, kind)),
     )
 
 
@@ -106,10 +105,9 @@ def _borrowed_bands(borrowed: str, same_kind: bool) -> FloatArray | None:
     return np.where([name in WHOLE_SITUATIONS for name in SITUATIONS], math.hypot(*known), np.nan)
 
 
-def _caveats(
-    calibration: Calibration, borrowed: str, gpu: GpuSpec, family: KernelFamily, kind: str, served: str
-) -> tuple[str, ...]:
-    caveats = gpu.caveats
+def _caveats(lent: tuple[Calibration, str], gpu: GpuSpec, family: KernelFamily, kind: str) -> tuple[str, ...]:
+    (calibration, borrowed), caveats = lent, gpu.caveats
+    served = calibration.kind_for(kind)
     if borrowed == OWN and not is_as_described(gpu):
         caveats += (f"GPU {gpu.name}: its numbers are not the measured card's, whose calibration serves it",)
     if borrowed != OWN:

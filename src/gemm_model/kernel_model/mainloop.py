@@ -19,8 +19,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import constructor, formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
+from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.spilling import spilled_clk
-from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion
 
@@ -53,26 +53,16 @@ class KTile:
 _new_k_tile = constructor(KTile)
 
 
-def k_tile(
-    batch: GemmBatch,
-    gpu: GpuSpec,
-    rate: Values,
-    resources: Resources,
-    schedule: TileSchedule,
-    numbers: KernelNumbers,
-    scale_misses: Values = 0.0,
-    fresh_share: Values = 1.0,
-) -> KTile:
-    """The times of a k tile; `rate` is one SM's peak for the row's types [FLOP/clk].
+def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0) -> KTile:
+    """The times of a k tile.
 
     `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` the share of loads
     that do [1].
     """
-    spilled = spilled_clk(resources, schedule.k_tiles, numbers.spilling)
-    math = unspilled_clk(batch, rate, resources, schedule.k_tiles, numbers, scale_misses) + spilled
-    port = _port_bytes(batch, resources, schedule, numbers) + _crossing_bytes(
-        batch, resources, schedule, numbers
-    )
+    gpu, resources, numbers, k_tiles = kernel.gpu, kernel.resources, kernel.numbers, kernel.schedule.k_tiles
+    spilled = spilled_clk(resources, k_tiles, numbers.spilling)
+    math = unspilled_clk(kernel, kernel.rate, scale_misses) + spilled
+    port = _port_bytes(kernel) + _crossing_bytes(kernel)
     way_in = numbers.port.efficiency * gpu.tensor_load_gain
     way_in = way_in * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
@@ -86,10 +76,10 @@ def k_tile(
         math_clk=math,
         spilled_clk=spilled,
         port_clk=port,
-        arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, schedule.k_tiles),
+        arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
         latency_clk=(load + arrived + behind * beside_held(resources)) / resources.loads_under_way,
-        tail_clk=_tail_clk(batch, resources, numbers.k_tail) + _source_bytes(batch) / way_in,
+        tail_clk=_tail_clk(kernel.batch, resources, numbers.k_tail) + _source_bytes(kernel.batch) / way_in,
     )
 
 
@@ -102,29 +92,17 @@ def beside_held(resources: Resources) -> Values:
     return 1.0 - room_numbers("kernel_model").held_math_share * held * (1.0 - resources.in_step)
 
 
-def math_clk(
-    batch: GemmBatch,
-    rate: Values,
-    resources: Resources,
-    k_tiles: Values,
-    numbers: KernelNumbers,
-    scale_misses: Values,
-) -> Values:
-    """Time of a k tile in the MMA warps [clk], averaged over the `k_tiles` of a tile; as in `k_tile`."""
-    spilled = spilled_clk(resources, k_tiles, numbers.spilling)
-    return unspilled_clk(batch, rate, resources, k_tiles, numbers, scale_misses) + spilled
+def math_clk(kernel: KernelWaves) -> Values:
+    """Time of a k tile in the MMA warps [clk], averaged over those of a tile, if no scale factor misses in L2."""
+    spilled = spilled_clk(kernel.resources, kernel.schedule.k_tiles, kernel.numbers.spilling)
+    return unspilled_clk(kernel, kernel.rate, 0.0) + spilled
 
 
-def unspilled_clk(
-    batch: GemmBatch,
-    rate: Values,
-    resources: Resources,
-    k_tiles: Values,
-    numbers: KernelNumbers,
-    scale_misses: Values,
-) -> Values:
-    """`math_clk` without the time of spilled registers [clk]."""
-    mma = _mma_clk(batch, rate, resources, numbers, scale_misses) * _beyond_k(resources, k_tiles)
+def unspilled_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
+    """The same without the time of spilled registers [clk], at a peak of `rate` [FLOP/clk]; as in `k_tile`."""
+    resources, numbers = kernel.resources, kernel.numbers
+    mma = _mma_clk(kernel.batch, rate, resources, numbers, scale_misses)
+    mma = mma * _beyond_k(resources, kernel.schedule.k_tiles)
     signals: Values = numbers.round_trip.single_clk
     if not is_zero(resources.awaited_math):
         signals = signals + resources.awaited_math * mma / resources.warpgroups
@@ -214,17 +192,16 @@ def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
     return where(beyond, rows * tail.row_clk, 0.0)
 
 
-def _port_bytes(
-    batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
-) -> Values:
+def _port_bytes(kernel: Kernel) -> Values:
     """Bytes of one stage inside the matrix, multicast ones included.
 
     Of a pair of CTAs on one MMA, each SM receives only its half of B.
     """
+    batch, resources, schedule = kernel.batch, kernel.resources, kernel.schedule
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / resources.b_holders * (1.0 - schedule.filled_n)
-    return maximum(_arriving_bytes(resources, numbers) - outside * resources.cta_k, 0.0)
+    return maximum(_arriving_bytes(resources, kernel.numbers) - outside * resources.cta_k, 0.0)
 
 
 def _arriving_bytes(resources: Resources, numbers: KernelNumbers) -> Values:
@@ -244,13 +221,13 @@ def _arriving_clk(gpu: GpuSpec, resources: Resources, numbers: KernelNumbers) ->
     return _arriving_bytes(resources, numbers) / gpu.smem_fill_bytes_per_clk_per_sm
 
 
-def _crossing_bytes(
-    batch: GemmBatch, resources: Resources, schedule: TileSchedule, numbers: KernelNumbers
-) -> Values:
+def _crossing_bytes(kernel: Kernel) -> Values:
     """Extra L2-to-SM bytes of rows that cross cache lines, for the rows that the CTA itself requests."""
+    batch, schedule = kernel.batch, kernel.schedule
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
     if is_zero(further_starts):
         return 0.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
-    return numbers.line_crossing.line_cost * further_starts * (a_bytes + b_bytes) * resources.cta_k
+    cost = kernel.numbers.line_crossing.line_cost
+    return cost * further_starts * (a_bytes + b_bytes) * kernel.resources.cta_k

@@ -72,7 +72,7 @@ def beside_measured(world: World, measured_us: float) -> Measured:
 def _moved_by_intervals(world: World) -> dict[str, float]:
     """By resource, or mechanism of none: the share of the time that the intervals of its numbers move."""
     composed = world.composed()
-    values, squares = composed.numbers.values(), dict[str, float]()
+    values, squares = composed.kernel.numbers.values(), dict[str, float]()
     time_us = float(composed.times.runtime_us)
     for name, width in world.intervals().items():
         if values[name] == NUMBERS[name].neutral:  # of a mechanism that these kernels lack

@@ -12,7 +12,7 @@ import numpy as np
 from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, kernel_of, picked
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.elementwise import Flags, Values, any_of, is_number, maximum
+from gemm_model.core.elementwise import Flags, Values, any_of, is_number
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
@@ -38,13 +38,11 @@ from gemm_model.kernel_model.calibration_file import (
     how_borrowed,
     load_calibration,
     regime_band,
-    situation,
-    situation_code,
 )
 from gemm_model.kernel_model.card_band import with_card_band
-from gemm_model.kernel_model.clock import energy_uj
+from gemm_model.kernel_model.clock import energy_uj, work_of
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
-from gemm_model.kernel_model.kernel import Geometry, geometry_of
+from gemm_model.kernel_model.kernel import Geometry, Kernel, KernelWaves, geometry_of, kernel_on
 from gemm_model.kernel_model.kernel_time import KernelTime, TileTimes, kernel_time, tile_times
 from gemm_model.kernel_model.knowledge import Knowledge, knowledge
 from gemm_model.kernel_model.launch_context import COLD, L2_STATES, REGIMES
@@ -61,6 +59,8 @@ from gemm_model.kernel_model.residual import (
     residual_beside,
     supported_share,
 )
+from gemm_model.kernel_model.situation import situation, situation_code
+from gemm_model.kernel_model.tile_schedule import tile_waves
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
@@ -184,8 +184,9 @@ class KernelModel:
         """Numbers, bands and residual for a family's kernels on this GPU and a rate class."""
         found = self._knowledge.get((family.name, kind))
         if found is None:
-            calibration, borrowed = self.calibration_of(family.name)
-            found = knowledge(calibration, borrowed, self.gpu, family, kind, self._residuals.get(family.name))
+            found = knowledge(
+                self.calibration_of(family.name), self.gpu, family, kind, self._residuals.get(family.name)
+            )
             if found.band_table is not None:
                 found = replace(found, band_table=np.hypot(found.band_table, regime_band(self.regime)))
             self._knowledge[family.name, kind] = found
@@ -211,8 +212,20 @@ class KernelModel:
         kind = MATH_KINDS[int(grid.batch.math_kind)]
         family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
         known = self.knowledge(family, kind)
-        numbers = known.numbers.without(self.without)
-        found = least_us(grid, self.gpu, rate, family, numbers, regime=self.regime, l2=self.l2)
+        batch, resources = grid.batch, grid.resources
+        kernel = KernelWaves(
+            batch=batch,
+            family=family,
+            rate=rate,
+            flop=batch.flop,
+            resources=resources,
+            schedule=tile_waves(batch, resources, family.tile_order),
+            gpu=self.gpu,
+            numbers=known.numbers.without(self.without),
+            around=REGIMES[self.regime],
+            l2=self.l2,
+        )
+        found = least_us(kernel)
         residual = known.residual
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:
@@ -351,6 +364,11 @@ class PhysicalEvaluation:
         geometry, times = self.geometry.picked(rows), picked(self.times, rows)
         return PhysicalEvaluation(self.model, self.kind, self.known, geometry, times, rows.cells.shape)
 
+    @property
+    def _kernel(self) -> Kernel:
+        model, numbers = self.model, self.known.numbers.without(self.model.without)
+        return kernel_on(self.geometry, model.gpu, numbers, regime=model.regime, l2=model.l2)
+
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Phases in us that add up, further figures, and bytes by level: floats of one row, or columns."""
         times, moved = self.times, self.times.traffic
@@ -399,7 +417,9 @@ class PhysicalEvaluation:
             phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
         shares = self.elasticities()
         table, gpu = self.known.band_table, self.model.gpu
-        band = None if table is None else known_band(table.item(int(situation_code(*self._situated()))))
+        band = (
+            None if table is None else known_band(table.item(int(situation_code(self.geometry, self.times))))
+        )
         if band is not None and not gpu.validated:
             band = float(with_card_band(band, gpu, shares))
         return Prediction(
@@ -432,9 +452,7 @@ class PhysicalEvaluation:
 
     def elasticities(self) -> Mapping[str, Any]:
         """What of a 1 % faster resource reaches the runtime, by LIMITERS, for each row."""
-        return Composed(
-            self.geometry, self.times, self.known.numbers.without(self.model.without)
-        ).elasticities()
+        return Composed(self._kernel, self.times).elasticities()
 
     def caveats(self) -> tuple[str, ...]:
         """Caveats that apply to all of these rows."""
@@ -486,38 +504,24 @@ class PhysicalEvaluation:
         return tuple(caveats)
 
     def _energy(self) -> dict[str, Values]:
-        power = self.known.numbers.power
-        times, moved = self.times, self.times.traffic
-        share = times.set_clk_mhz / self.model.gpu.sm_clk_mhz
-        batch = self.geometry.batch
-        switched = self.geometry.flop * batch.multiplier_share
-        l2_bytes, dram_bytes, idle_w = moved.l2_request_bytes, moved.dram_bytes, self.model.gpu.resting_w
-        spent = energy_uj(power, idle_w, switched, l2_bytes, dram_bytes, share, times.runtime_us)
-        return {"energy_uj": spent}
+        gpu, times, power = self.model.gpu, self.times, self.known.numbers.power
+        share, work = times.set_clk_mhz / gpu.sm_clk_mhz, work_of(self.geometry, times.traffic)
+        return {"energy_uj": energy_uj(power, gpu.resting_w, work, share, times.runtime_us)}
 
     def tile_times(self) -> TileTimes:
         """The times of one tile; of an evaluation of one row of numbers."""
-        model = self.model
-        numbers = self.known.numbers.without(model.without)
-        return tile_times(self.geometry, model.gpu, numbers, regime=model.regime, l2=model.l2)
+        return tile_times(self._kernel)
 
     def error_band(self) -> FloatArray | None:
         """Of each row, as in `BatchPrediction`."""
         table = self.known.band_table
         if table is None:
             return None
-        result: FloatArray = table[situation(*self._situated())]
+        result: FloatArray = table[situation(self.geometry, self.times)]
         gpu = self.model.gpu
         if not gpu.validated:
             result = np.asarray(with_card_band(result, gpu, self.elasticities()))
         return result
-
-    def _situated(self) -> tuple[Values, ...]:
-        """Arguments of `situation` for each row."""
-        times, schedule, kinds = self.times, self.geometry.schedule, self.geometry.batch.kinds
-        memory_us = maximum(times.l2_us, times.dram_us)
-        kind = -1.0 if kinds is None else kinds.kind
-        return schedule.waves, times.waves_us, memory_us, times.tensor_us, schedule.sharers, kind
 
     def _seen_alike(self, residual: Residual) -> Flags:
         """Mask of the rows that the trees correct: plain GEMMs, and split-K kernels if they were trained on

@@ -208,9 +208,8 @@ class _CountedRequests:
             counted = np.empty((2, len(groups), self.sms + 1))
             for size in np.unique(found[0]):
                 of_size = rows[0] == size
-                counted[:, of_size] = self._count(
-                    size, *(values[of_size, None] for values in (*rows[1:], groups))
-                )
+                minor, major, *walk = (values[of_size, None] for values in (*rows[1:], groups))
+                counted[:, of_size] = self._count(size, (minor, major), *walk)
             end = self.waves + len(groups)
             if end > self.counted.shape[1]:
                 # Twice as many, so that few copies are made.
@@ -224,13 +223,7 @@ class _CountedRequests:
             self.place[new] = first
 
     def _count(
-        self,
-        size: int,
-        minor_shared: IntArray,
-        major_shared: IntArray,
-        group: IntArray,
-        steps: IntArray,
-        groups: IntArray,
+        self, size: int, shared: tuple[IntArray, IntArray], group: IntArray, steps: IntArray, groups: IntArray
     ) -> FloatArray:
         """Of the first cluster, the first two, and so on, over the requests that SMs make; by extent, wave.
 
@@ -248,9 +241,9 @@ class _CountedRequests:
             major = np.where(groups_before % 2 == 1, steps - 1 - major, major)
         minor = groups_before * group + within
         seen = np.ones((2, len(group), self.sms + 1))
-        for extent, (panel, shared) in enumerate(((minor, minor_shared), (major, major_shared))):
+        for extent, (panel, is_shared) in enumerate(zip((minor, major), shared, strict=True)):
             panels = panel.max(axis=1, keepdims=True, initial=0) + 1
-            asked = np.where(shared > 0, 0, matrix * panels) + panel
+            asked = np.where(is_shared > 0, 0, matrix * panels) + panel
             if size == 0 and self.plain_starts is not None:
                 seen[extent, :, 1:] = _requests_of_plain_launches(asked, self.plain_starts, self.most_merged)
                 continue

@@ -21,8 +21,8 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
-from gemm_model.kernel_model.kernel import geometry_of
-from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.kernel import geometry_of, kernel_on
+from gemm_model.kernel_model.kernel_time import time_of
 from gemm_model.kernel_model.knowledge import Knowledge
 from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
@@ -70,8 +70,8 @@ class World:
             gpu, numbers = faster_gpu(gpu, resource, factor), numbers.faster(resource, factor)
             rate = rate * factor if resource == TENSOR else rate
         geometry = geometry_of(row, rate, gpu, family, resources_of(row, gpu, family))
-        times = kernel_time(geometry, gpu, numbers, regime=model.regime, l2=model.l2)
-        return Composed(geometry, times, numbers)
+        kernel = kernel_on(geometry, gpu, numbers, regime=model.regime, l2=model.l2)
+        return Composed(kernel, time_of(kernel))
 
     def composed_us(self) -> float:
         return float(self.composed().times.runtime_us)

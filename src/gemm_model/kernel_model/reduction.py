@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, minimum, sqrt, where
+from gemm_model.kernel_model.kernel import KernelWaves
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, SplitK
+from gemm_model.kernels.mechanisms import SplitK
 
 PARTIAL_SUM_BYTES = 4.0
 """Size of a partial sum in the workspace [B]; split-K; fp32 accumulation."""
@@ -32,18 +33,18 @@ def _sums_clk(batch: GemmBatch, split: SplitK) -> Values:
     return batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
 
 
-def turns_clk(batch: GemmBatch, resources: Resources, order: TileOrder, numbers: KernelNumbers) -> Values:
+def turns_clk(kernel: KernelWaves) -> Values:
     """Clocks of a cluster's own turn in each wave: MMAs drain before it and restart after it.
 
     There is none without splits, nor in the whole waves of stream-K. In rounds it is the cluster's own turn,
     because earlier turns were taken before. With moving positions it is the last split's turn; waits for
     other turns are exposed.
     """
-    if order.splits == "apart" or not any_of(batch.split_k > 1.0):
+    batch, splits, split = kernel.batch, kernel.family.tile_order.splits, kernel.numbers.split_k
+    if splits == "apart" or not any_of(batch.split_k > 1.0):
         return 0.0
-    split = numbers.split_k
-    own = fold_clk(batch, resources, split) if order.splits == "move" else turn_clk(batch, split)
-    return where(batch.split_k > 1.0, own + numbers.epilogue.tile_clk, 0.0)
+    own = fold_clk(batch, kernel.resources, split) if splits == "move" else turn_clk(batch, split)
+    return where(batch.split_k > 1.0, own + kernel.numbers.epilogue.tile_clk, 0.0)
 
 
 def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
@@ -55,14 +56,7 @@ def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
     return batch.split_k * ceil(schedule.resident / batch.split_k) - schedule.resident
 
 
-def exposed_turns_us(
-    batch: GemmBatch,
-    schedule: TileWaves,
-    order: TileOrder,
-    waves_us: Values,
-    turn_us: Values,
-    alone_us: Values,
-) -> Values:
+def exposed_turns_us(kernel: KernelWaves, waves_us: Values, turn_us: Values, alone_us: Values) -> Values:
     """Time of turns beside the waves [us]; `waves_us` includes those of `turns_clk`.
 
     `alone_us` is the waves' time if L2, DRAM and fill were free: that of moving positions alone.
@@ -70,14 +64,15 @@ def exposed_turns_us(
     In rounds, the chain of all turns of a tile behind one mainloop counts if it is longer than the last
     wave's wait (`exposed_turns`).
     """
-    if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
+    batch, schedule, splits = kernel.batch, kernel.schedule, kernel.family.tile_order.splits
+    if splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
-    if order.splits == "move":
+    if splits == "move":
         chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us, alone_us)
         return where(batch.split_k > 1.0, chain_us - waves_us, 0.0)
     mainloop_us = waves_us / schedule.waves - where(batch.split_k > 1.0, turn_us, 0.0)
     chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
-    return maximum(exposed_turns(batch, schedule, order) * turn_us, chain_us)
+    return maximum(exposed_turns(kernel) * turn_us, chain_us)
 
 
 def _longest_chain_us(
@@ -106,41 +101,40 @@ def _longest_chain_us(
     return maximum(chains, waves_us)
 
 
-def exposed_turns(batch: GemmBatch, schedule: TileWaves, order: TileOrder) -> Values:
+def exposed_turns(kernel: KernelWaves) -> Values:
     """Lower bound of the turns behind the last wave.
 
     In rounds, splits of a tile that run at once in the last wave wait for each other, and so do shares of
     stream-K. Side by side, all splits of a tile do, unless clusters have moved.
     """
-    if order.splits == "apart" or not any_of(schedule.sharers > 1.0):
+    batch, schedule, splits = kernel.batch, kernel.schedule, kernel.family.tile_order.splits
+    if splits == "apart" or not any_of(schedule.sharers > 1.0):
         return 0.0
-    if order.splits == "move":
+    if splits == "move":
         return where(moved_turns(batch, schedule) > 0.0, 0.0, batch.split_k - 1.0)
     last = schedule.splits_at_once * schedule.last_tiles / schedule.resident
     at_once = ceil(where(schedule.last_tiles > 0.0, last, schedule.splits_at_once))
     return maximum(where(batch.split_k > 1.0, at_once, schedule.sharers) - 1.0, 0.0)
 
 
-def second_kernel_us(
-    batch: GemmBatch, schedule: TileWaves, order: TileOrder, split: SplitK, sm_count: int, sm_clk_mhz: Values
-) -> Values:
+def second_kernel_us(kernel: KernelWaves, sm_clk_mhz: Values) -> Values:
     """Time of the second kernel if clusters share tiles: it clears their counters first, or adds up
     afterwards.
 
     `added_up_us` is a part of it.
     """
-    added_us = added_up_us(batch, schedule, order, split, sm_count, sm_clk_mhz)
-    return where(schedule.sharers > 1.0, split.second_kernel_us + added_us, 0.0)
+    second_us = kernel.numbers.split_k.second_kernel_us + added_up_us(kernel, sm_clk_mhz)
+    return where(kernel.schedule.sharers > 1.0, second_us, 0.0)
 
 
-def added_up_us(
-    batch: GemmBatch, schedule: TileWaves, order: TileOrder, split: SplitK, sm_count: int, sm_clk_mhz: Values
-) -> Values:
+def added_up_us(kernel: KernelWaves, sm_clk_mhz: Values) -> Values:
     """Time in which a second kernel reads the partial sums of all splits, each SM at `bytes_per_clk` [us]."""
-    if order.splits != "apart":
+    if kernel.family.tile_order.splits != "apart":
         return 0.0
+    batch, schedule = kernel.batch, kernel.schedule
     sums_bytes = batch.m * batch.n * batch.batch * schedule.partial_sums * PARTIAL_SUM_BYTES
-    return where(schedule.sharers > 1.0, sums_bytes / (split.bytes_per_clk * sm_count * sm_clk_mhz), 0.0)
+    bytes_per_us = kernel.numbers.split_k.bytes_per_clk * kernel.gpu.sm_count * sm_clk_mhz
+    return where(schedule.sharers > 1.0, sums_bytes / bytes_per_us, 0.0)
 
 
 def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder, launch_us: float) -> Values:

@@ -79,28 +79,19 @@ _new_traffic = constructor(Traffic)
 def traffic(kernel: Kernel) -> Traffic:
     """The bytes of a kernel by level of memory; in a chain, its outputs evict those of the one before."""
     batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
-    order = kernel.geometry.family.tile_order
     output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
     read_once = operands + sources
-    between = footprint_bytes(batch, kernel.around, read_once + output, l2=kernel.l2)
-    kept = _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
-    panels = _wave_panels(batch, schedule)
+    kept = _operands_kept(kernel, read_once + output)
+    panels, asked = _wave_panels(batch, schedule), _requests(kernel)
     fresh = _fresh_panels(panels, schedule, numbers.l2_capacity.share * gpu.l2_bytes)
-    asked = _requests(kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
     late = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
     in_step = k_bytes * (asked.bytes - _merged_bytes(asked, late, 0.0, kernel))
-    reads = _dram_reads(operands, in_step, gpu, schedule, panels, fresh, numbers) + sources
-    reads = scaled(reads, 1.0 - kept)
+    reads = scaled(_dram_reads(kernel, operands, in_step, panels, fresh) + sources, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
-    if kernel.a_written and gpu.l2_unwritten_share > 0.0:
-        a_bytes = batch.a_once_bytes
-        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
-    workspace = workspace_bytes(batch, schedule, order)
-    if kernel.around.profiled and order.splits == "apart":
-        # A profiler empties L2 before the second kernel, which then reads the partial sums from DRAM.
-        reads = reads + 0.5 * workspace
+    workspace = workspace_bytes(batch, schedule, kernel.family.tile_order)
+    reads = _reads_beside_others(kernel, reads, kept, workspace)
     writes = output + workspace
     crossing = _crossing_share(panels, schedule, asked.equal) * reads
     in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
@@ -124,6 +115,25 @@ def traffic(kernel: Kernel) -> Traffic:
         merged_bytes=merged,
         from_dram=from_dram,
     )
+
+
+def _operands_kept(kernel: Kernel, own_bytes: Values) -> Values:
+    """Share of the operands that L2 holds from an earlier launch, each of which touches `own_bytes` [1]."""
+    gpu = kernel.gpu
+    between = footprint_bytes(kernel.batch, kernel.around, own_bytes, l2=kernel.l2)
+    return _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+
+
+def _reads_beside_others(kernel: Kernel, reads: Values, kept: Values, workspace: Values) -> Values:
+    """DRAM reads, given those of a kernel alone: of an A that was just written, and by a second kernel."""
+    gpu = kernel.gpu
+    if kernel.a_written and gpu.l2_unwritten_share > 0.0:
+        a_bytes = kernel.batch.a_once_bytes
+        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
+    if kernel.around.profiled and kernel.family.tile_order.splits == "apart":
+        # A profiler empties L2 before the second kernel, which then reads the partial sums from DRAM.
+        reads = reads + 0.5 * workspace
+    return reads
 
 
 @formula_record
@@ -174,9 +184,7 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
     """
     gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
     by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
-    launched = requests_in_order(
-        schedule, cluster_size, gpu, kernel.geometry.family.tile_order, _shared(kernel.batch)
-    )
+    launched = requests_in_order(schedule, cluster_size, gpu, kernel.family.tile_order, _shared(kernel.batch))
     if launched is None:
         return by_chance[0], by_chance[1]
     small = cluster_size <= ORDERED_SIZES[-1]
@@ -236,13 +244,7 @@ def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> V
 
 
 def _dram_reads(
-    operands: Values,
-    requests: Values,
-    gpu: GpuSpec,
-    schedule: TileSchedule,
-    panels: _WavePanels,
-    fresh: tuple[Values, Values],
-    numbers: KernelNumbers,
+    kernel: Kernel, operands: Values, requests: Values, panels: _WavePanels, fresh: tuple[Values, Values]
 ) -> Values:
     """Bytes of `operands` that come from DRAM, given the bytes that SMs request.
 
@@ -250,11 +252,12 @@ def _dram_reads(
     so L2 serves the repeated uses of a panel, except by tiles that lag too far behind. The next wave of a group
     reads its minor panels again, the next group the major operand: from L2, if it kept them meanwhile.
     """
-    capacity = numbers.l2_capacity.share * gpu.l2_bytes
+    schedule, gpu = kernel.schedule, kernel.gpu
+    capacity = kernel.numbers.l2_capacity.share * gpu.l2_bytes
     waves = maximum(schedule.tiles / schedule.resident, 1.0)
     touched = waves * panels.bytes
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
-    late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, numbers)
+    late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, kernel.numbers)
     # Operands that fit in L2 together stay, however far apart the tiles are.
     return maximum(streamed + (1.0 - _kept(operands, capacity)) * late, operands)
 
@@ -384,7 +387,7 @@ def _merged_bytes(asked: _Requests, fresh: tuple[Values, Values], l2_us: Values,
     for equal, late, factor in zip(
         asked.equal_bytes,
         in_order(schedule.minor_is_m, *fresh),
-        of_a[::-1] if kernel.geometry.family.loads_b_first else of_a,
+        of_a[::-1] if kernel.family.loads_b_first else of_a,
         strict=True,
     ):
         behind = factor * apart

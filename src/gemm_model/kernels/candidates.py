@@ -271,28 +271,22 @@ def _offered(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) -> Candid
         example = KernelConfig(cta_m=128, cta_n=128, kernel=family.name, fast_accum=family.space.fast_accum)
         reason = check(unlimited, example, gpu) or "no tile of the family is one that the GPU's kernels offer"
         raise InputError(f"no legal {family.name} configuration on {gpu.name}: {reason}")
-    return _space(
-        family,
-        gpu,
-        space.swapped[legal],
-        {name: values[legal] for name, values in space.types.items()},
-        {name: values[legal] for name, values in space.kernel.items()},
-        _kinds_of_types(problem),
-    )
+    kernel = {name: values[legal] for name, values in space.kernel.items()}
+    return _space(family, gpu, problem, space.swapped[legal], kernel)
 
 
 def _space(
-    family: KernelFamily,
-    gpu: GpuSpec,
-    swapped: BoolArray,
-    types: Mapping[str, Any],
-    kernel: Mapping[str, Any],
-    kinds: KindColumns | None,
+    family: KernelFamily, gpu: GpuSpec, problem: GemmProblem, swapped: BoolArray, kernel: Mapping[str, Any]
 ) -> CandidateSpace:
-    orders = family.space.orders_per_kernel
+    """The kernels of some columns for the types and layouts of `problem`."""
+    orders, types = family.space.orders_per_kernel, _type_columns(problem, swapped)
     columns = {name: _without_repeats(values, orders) for name, values in {**types, **kernel}.items()}
     # Resources do not depend on sizes.
-    sizes: dict[str, Any] = {**dict.fromkeys(("m", "n", "k", "batch"), 1.0), **UNSET, "kinds": kinds}
+    sizes: dict[str, Any] = {
+        **dict.fromkeys(("m", "n", "k", "batch"), 1.0),
+        **UNSET,
+        "kinds": _kinds_of_types(problem),
+    }
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
         family=family,
@@ -347,8 +341,7 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         "raster": raster,
         "fast_accum": np.full(len(grid), space.fast_accum and problem.math_kind == "fp8"),
     }
-    types = _type_columns(problem, swapped)
-    return _space(family, gpu, swapped, types, kernel, _kinds_of_types(problem))
+    return _space(family, gpu, problem, swapped, kernel)
 
 
 def _kinds_of_types(problem: GemmProblem) -> KindColumns | None:

@@ -162,56 +162,28 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     A requested number of stages or cta_k is used as given. Otherwise cta_k is 128 bytes, and the stages fill
     the shared memory that barriers and epilogue buffers leave.
     """
-    rules = family.resources
+    rules, code = family.resources, compiled_code(family.name)
+    # The wider operand fills the 128 bytes of a row, so its type sets the depth of a k tile.
     k_bits = maximum(batch.a_bits, batch.b_bits)
     loads = rules.loads_of_k_tile(batch)
     cta_k = where(batch.cta_k > 0, batch.cta_k / loads, K_BYTES_PER_STAGE * 8.0 / k_bits)
-    # The wider operand fills the 128 bytes of a row, so its type sets the depth of a k tile.
-    # A pair of CTAs on one MMA keeps half of B in each, but all scales of B.
-    b_holders = batch.b_holders
-    b_rows = batch.cta_n / b_holders
     scale_bytes = _scale_bytes(batch) * cta_k
-    stage_bytes = (batch.cta_m * batch.a_bits + b_rows * batch.b_bits) / 8.0 * cta_k + scale_bytes
-    warpgroups = rules.warpgroups(batch)
+    stage_bytes = _row_bytes(batch) * cta_k + scale_bytes
+    warpgroups, sector_share = rules.warpgroups(batch), rules.stored_sector_share(batch)
     by_columns = rules.splits_columns(batch, warpgroups)
-    rows, columns = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
-    buffer = rows * columns
-    # A small tile has fewer parts than the family has buffers.
-    buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
-    sector_share = rules.stored_sector_share(batch)
-    # Stores that bypass shared memory (a share below 1) need no buffers.
-    epilogue_bytes: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
-    if batch.kinds is not None:
-        sources = _source_buffers(batch, buffer, buffers)
-        beside = epilogue_bytes + sources
-        epilogue_bytes = maximum(epilogue_bytes, sources) if rules.outputs_replace_sources else beside
-    # The ring takes whole stages of whatever barriers and epilogue leave.
-    free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
-    held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
-    stages = where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
-
-    in_tmem = family.tile_period.in_tensor_memory
-    eight_bit = (k_bits == 8) & (batch.math_kind == MATH_KINDS.index("fp8"))
-    two_sets = eight_bit & negated(batch.fast_accum)
-    if batch.kinds is not None:
-        two_sets = two_sets | batch.kinds.software_scales
-    # Slow fp8 accumulation promotes into a second set of registers as large as the first.
-    tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
-    accumulators = 0.0 * tile_registers if in_tmem else tile_registers
-    code = compiled_code(family.name)
-    # Addresses, counters and the like take working registers beside the accumulators.
-    excess = accumulators + code.working_registers - rules.mma_registers(accumulators, warpgroups)
-    spilled = maximum(excess, 0.0)
     mma_columns = rules.mma_columns(batch, by_columns)
-    moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
+    parts = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
+    epilogue_bytes = _epilogue_bytes(batch, rules, parts, sector_share)
+    stages = _stages(batch, gpu, rules, stage_bytes, epilogue_bytes)
+    of_tmem = 1.0 if family.tile_period.in_tensor_memory else 0.0
     return Resources(
         cta_k=cta_k,
-        b_holders=b_holders,
+        b_holders=batch.b_holders,
         clusters_at_once=_clusters_at_once(batch.cluster_m * batch.cluster_n, gpu),
         stage_bytes=stage_bytes,
         scale_bytes=scale_bytes,
         epilogue_bytes=epilogue_bytes,
-        store_elements=buffer,
+        store_elements=parts[0] * parts[1],
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
         math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
@@ -222,17 +194,68 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         awaited_math=rules.awaited_math(batch),
         warpgroups=warpgroups,
         mma_columns=mma_columns,
-        accumulator_registers=accumulators,
-        slow_sums=two_sets & (not in_tmem),
         blocks_in_turn=_blocks_in_turn(batch, rules, mma_columns, warpgroups),
         split_waits=where(batch.split_k > 1.0, code.split_waits or 0.0, 0.0),
         beside_drain_clk=code.beside_drain_clk or 0.0,
-        spilled_registers=spilled,
-        moved_registers=moved,
-        spill_waits=waits,
-        tmem_columns=batch.cta_n * (1.0 if in_tmem else 0.0),
-        scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * (1.0 if in_tmem else 0.0),
+        **_registers(batch, family, warpgroups, mma_columns),
+        tmem_columns=batch.cta_n * of_tmem,
+        scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * of_tmem,
     )
+
+
+def _row_bytes(batch: GemmBatch) -> Values:
+    """Bytes of a CTA's A and B for one element of K: of a pair of CTAs on one MMA, each keeps half of B."""
+    return (batch.cta_m * batch.a_bits + batch.cta_n / batch.b_holders * batch.b_bits) / 8.0
+
+
+def _epilogue_bytes(
+    batch: GemmBatch, rules: ResourceRules, part: tuple[Values, Values], sector_share: Values
+) -> Values:
+    """Bytes of the buffers of an epilogue that stores parts of so many rows and columns."""
+    rows, columns = part
+    buffer = rows * columns
+    # A small tile has fewer parts than the family has buffers.
+    buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
+    # Stores that bypass shared memory (a share below 1) need no buffers.
+    outputs: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
+    if batch.kinds is None:
+        return outputs
+    sources = _source_buffers(batch, buffer, buffers)
+    return maximum(outputs, sources) if rules.outputs_replace_sources else outputs + sources
+
+
+def _stages(
+    batch: GemmBatch, gpu: GpuSpec, rules: ResourceRules, stage_bytes: Values, epilogue_bytes: Values
+) -> Values:
+    """Stages asked for, or the whole ones that fit into what barriers and epilogue leave."""
+    free = float(gpu.smem_bytes_per_cta) - rules.barrier_bytes - epilogue_bytes
+    held = maximum(floor(free / (stage_bytes + rules.stage_barrier_bytes)), 0.0)
+    return where(batch.stages > 0, batch.stages, minimum(held, rules.most_stages))
+
+
+def _registers(
+    batch: GemmBatch, family: KernelFamily, warpgroups: Values, mma_columns: Values
+) -> dict[str, Any]:
+    """Accumulators of an MMA thread, and which registers spill."""
+    rules, in_tmem = family.resources, family.tile_period.in_tensor_memory
+    eight_bit = maximum(batch.a_bits, batch.b_bits) == 8
+    two_sets = eight_bit & (batch.math_kind == MATH_KINDS.index("fp8")) & negated(batch.fast_accum)
+    if batch.kinds is not None:
+        two_sets = two_sets | batch.kinds.software_scales
+    # Slow fp8 accumulation promotes into a second set of registers as large as the first.
+    tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
+    accumulators = 0.0 * tile_registers if in_tmem else tile_registers
+    # Addresses, counters and the like take working registers beside the accumulators.
+    needed = accumulators + compiled_code(family.name).working_registers
+    spilled = maximum(needed - rules.mma_registers(accumulators, warpgroups), 0.0)
+    moved, waits = rules.spilled_code(spilled, accumulators, mma_columns, two_sets)
+    return {
+        "accumulator_registers": accumulators,
+        "slow_sums": two_sets & (not in_tmem),
+        "spilled_registers": spilled,
+        "moved_registers": moved,
+        "spill_waits": waits,
+    }
 
 
 def _math_in_round_trip(

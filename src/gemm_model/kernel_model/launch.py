@@ -1,0 +1,94 @@
+"""What a launch takes beside its waves: descriptors, the ramp of its first loads, the boundary of a chain."""
+
+from __future__ import annotations
+
+from gemm_model.core.batch import GemmBatch
+from gemm_model.core.elementwise import Flags, Values, maximum, where
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernel_model.kernel import KernelWaves
+from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.mechanisms import Chain, KernelNumbers
+
+MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
+"""Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` in kernels that
+Triton compiled: extent, stride, box and step for each dimension, and a few common ones."""
+
+
+def launch_us(kernel: KernelWaves, cold: Values) -> Values:
+    """Time of a launch beside its waves [us]: all of it after a pause, the exposed part in a chain.
+
+    `cold` is the number of cold starts of DRAM that a launch in a chain pays for.
+    """
+    batch, schedule, numbers = kernel.batch, kernel.schedule, kernel.numbers
+    launch, first = numbers.launch, numbers.first_loads
+    clusters_us = where(kernel.cluster_size > 1, launch.clusters_us, 0.0)
+    ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
+    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
+    spread_us = grid_us(kernel)
+    if kernel.around.chained:
+        # CTAs that start late in a grid start while the first loads of others are still in flight.
+        spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
+        # A second kernel, which adds up partial sums or clears counters, has a boundary of its own, without PDL.
+        second_us = where(schedule.sharers > 1.0, numbers.chain.boundary_us + numbers.chain.gap_us, 0.0)
+        return started_us + spread_us + _boundary_us(batch, kernel.family, numbers.chain) + second_us
+    started_us = started_us + spread_us
+    if kernel.around.by_events:
+        started_us = started_us + maximum(_events_us(batch, kernel.gpu) - launch.events_us, 0.0)
+    return started_us + launch.kernel_us
+
+
+def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
+    """Reading of an event pair around an empty kernel, less the kernel itself [us].
+
+    An empty kernel takes 0.28 us longer on the H100 than on the H200; a kernel with work does not.
+    """
+    measured = batch.empty_kernel_us - gpu.graph_launch_us
+    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, measured)
+
+
+def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Time to make descriptors, field by field: a batch has a third dimension, groups store without one."""
+    each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
+    if batch.kinds is not None:
+        each = where(batch.kinds.grouped, 2.0 / 3.0, each)
+    return numbers.device_descriptors.start_us * each
+
+
+def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+    """Time to read the table that locates tiles."""
+    return 0.0 if batch.kinds is None else where(batch.kinds.looked_up, numbers.grouped.start_us, 0.0)
+
+
+def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:
+    """From the end of one kernel of a chain to the start of the next."""
+    shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
+    return chain.boundary_us + where(_dependent(batch, family), shared_us, chain.gap_us)
+
+
+def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
+    """Whether launches are dependent: the row's own setting, else the family's default."""
+    dependent: Flags = (batch.pdl > 0.0) | ((batch.pdl < 0.0) & family.dependent_launch)
+    return dependent
+
+
+def spread_out(kernel: KernelWaves) -> Flags:
+    """Whether each grid of a chain is placed beside the previous one, on SMs all over the card.
+
+    The second warpgroup of a ping-pong CTA with one tile is idle and triggers the next grid at once (QuACK
+    0.6.5 `gemm_sm90.py`: warpgroups trigger once they have no more tiles). If enough SMs are free, the next
+    grid's CTAs wait there. Other launches begin on the same SMs each time.
+    """
+    if not kernel.around.chained:
+        return False
+    batch, schedule = kernel.batch, kernel.schedule
+    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    one_tile = (batch.schedule == PINGPONG) & (schedule.tiles <= schedule.resident)
+    beside: Flags = one_tile & _dependent(batch, kernel.family) & (2.0 * ctas <= kernel.gpu.sm_count)
+    return beside
+
+
+def grid_us(kernel: KernelWaves) -> Values:
+    """From the start of a grid's first CTA to that of its last one."""
+    ctas = kernel.schedule.resident * kernel.batch.cluster_m * kernel.batch.cluster_n
+    return kernel.numbers.launch.full_grid_us * ctas / kernel.gpu.sm_count
