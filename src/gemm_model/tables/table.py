@@ -401,9 +401,11 @@ def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame
         disposition[(disposition == OK) & (frame["partner"].fillna("").astype(str) != "")] = IN_TURN
     if needs_tile and "kernel" in frame and "cta_m" in frame:
         untiled = frame["cta_m"].isna() | (frame["cta_m"].astype(str) == "")
-        disposition[(disposition == OK) & untiled & (frame["kernel"].astype(str) != "")] = NO_TILE
         frame = _with_splits_of_grids(frame)
-        disposition[(disposition == OK) & _splits_unknown(frame)] = SPLIT_UNKNOWN
+        named = frame["kernel"].astype(str) != ""
+        for rows, reason in ((untiled & named, NO_TILE), (_splits_unknown(frame), SPLIT_UNKNOWN)):
+            if rows.any():
+                disposition[(disposition == OK) & rows] = reason
     return frame, disposition
 
 
