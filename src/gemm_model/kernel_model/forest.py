@@ -18,7 +18,7 @@ LEAF_UNIT = 1e-5
 so that one row is predicted exactly as within a table."""
 MAX_DEPTH = 8
 """Most levels of a tree [1]; all forests; a leaf's number must fit a byte."""
-ROWS_PER_BLOCK = 1024
+ROWS_PER_BLOCK = 512
 """Rows predicted at once [rows]; tables; chosen: their answers for all trees stay in a core's own cache."""
 
 Features = NDArray[np.float32]
