@@ -32,7 +32,7 @@ MOST_PROCESSES = 4096
 """Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""
 
 TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
-"""Timing of each row, a third shorter than in a large benchmark, because few rows judge no choice."""
+"""Timing of each row; `--quick`; chosen: a third shorter than in a large benchmark, as few rows judge no choice."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

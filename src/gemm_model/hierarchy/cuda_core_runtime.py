@@ -20,6 +20,7 @@ from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
 CLOCK_STEPS = 20
+"""Steps of the search for the clock [steps]; all kernels; chosen: halvings, to two millionths of the boost clock."""
 LIMITERS = (*UNITS, "latency")
 """Limiters: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or latency if too few CTAs hide it."""
 

@@ -207,7 +207,7 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     waves, last_tiles = schedule.full_waves, schedule.last_tiles
     last_weight = last_wave_weight(schedule, kernel.numbers)
     if tile.stall is not None or not is_zero(tile.between_clk):
-        # Nothing comes between the last wave and the next: it is told apart where all waves are full, too.
+        # No next tile comes after the last wave, even where it is as full as the others.
         whole = last_tiles == 0.0
         waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
         last_tiles = where(whole, schedule.resident, last_tiles)

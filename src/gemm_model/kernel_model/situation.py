@@ -1,4 +1,4 @@
-"""The situation of a kernel, by which error bands are told apart."""
+"""The situation of a kernel: error bands are kept for each (tiny, memory-bound, few waves, many waves, split K)."""
 
 from __future__ import annotations
 
