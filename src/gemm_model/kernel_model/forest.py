@@ -82,11 +82,11 @@ class Forest:
 
     def _steps(self, features: Features) -> NDArray[np.int64]:
         depth, trees = self.tree_splits.shape
-        answers = (features[self.split_feature] > self.split_border[:, np.newaxis]).view(np.uint8)
-        bits = answers[self.tree_splits]
-        leaf = bits[0]
-        for level in range(1, depth):
-            leaf |= np.left_shift(bits[level], level, out=bits[level])
+        answers = (features.take(self.split_feature, axis=0) > self.split_border[:, None]).view(np.uint8)
+        leaf = answers.take(self.tree_splits[-1], axis=0)
+        for level in self.tree_splits[-2::-1]:
+            leaf += leaf
+            leaf += answers.take(level, axis=0)
         first_leaf = np.arange(0, trees << depth, 1 << depth)[:, np.newaxis]
         steps: NDArray[np.int64] = self.leaves.reshape(-1).take(leaf + first_leaf).sum(axis=0, dtype=np.int64)
         return steps
