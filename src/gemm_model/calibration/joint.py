@@ -22,9 +22,7 @@ from gemm_model.calibration.fit import (
     time_errors,
 )
 from gemm_model.calibration.observations import Observations
-from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import CARD, CARD_AND_TYPE, NUMBERS, KernelNumbers, kernel_numbers
@@ -263,19 +261,12 @@ def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
     return parts
 
 
-def _all_l2_bytes(rows: Observations, times: KernelTime) -> Values:
-    """L2 bytes with those that no operand or output asks for: code, tables, descriptors [B]."""
-    known, batch = room_numbers("calibration"), rows.shape.batch
-    ctas = rows.shape.schedule.resident * batch.cluster_m * batch.cluster_n
-    return times.traffic.l2_counted_bytes + known.other_l2_bytes + known.l2_bytes_per_cta * ctas
-
-
 def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
     """Log errors of bytes, for rows with that counter; of L2 bytes, only for kernels without spills."""
     count = len(rows)
     counted = rows.dram_read_bytes if name == "dram_read_bytes" else rows.l2_bytes
     moved = times.traffic
-    predicted = moved.dram_read_bytes if name == "dram_read_bytes" else _all_l2_bytes(rows, times)
+    predicted = moved.dram_read_bytes if name == "dram_read_bytes" else moved.l2_counted_bytes
     known = np.isfinite(counted) & (counted > 0.0)
     if name == "l2_bytes":
         known &= np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0

@@ -113,6 +113,8 @@ class GpuSpec:
     """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = number("1", 0, 1, default=0.0)
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
+    l2_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
+    """What each launch moves through L2 beside its matrices (code, parameters); 0 where it was not counted."""
     profiler_quiet_tpcs: int = number("TPCs", 0, 100, default=0)
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int = number("bytes", 2**14, 2**22)

@@ -10,6 +10,7 @@ from threading import Lock
 
 import numpy as np
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
@@ -46,9 +47,9 @@ def requests_in_order(
         major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
     group = schedule.group
     if order.own_group is not None:
-        # Clusters pass over places outside the matrix: six or seven panels are walked like a whole group of eight
-        # (L2 counters of 29 kernels; those of two to five show no such places).
-        group = where(group >= 0.75 * order.own_group, order.own_group, group)
+        # Clusters pass over places outside the matrix: nearly whole groups are walked like whole ones.
+        whole = room_numbers("kernel_model").whole_group_share * order.own_group
+        group = where(group >= whole, order.own_group, group)
     return counted.of_waves(
         ctas_per_cluster,
         (minor_shared, major_shared),

@@ -58,6 +58,8 @@ class Traffic:
     """The writes among l2_load_bytes."""
     l2_uncounted_bytes: Values
     """The work on rows stored in several pieces that no counter shows, among l2_store_bytes."""
+    l2_launch_bytes: Values
+    """What a counter shows beside l2_load_bytes: code, parameters, descriptors."""
     merged_bytes: Values
     """Bytes that coalescing saves L2, which tiles lose as they drift apart."""
     from_dram: Values
@@ -69,8 +71,8 @@ class Traffic:
 
     @property
     def l2_counted_bytes(self) -> Values:
-        """What `lts__t_bytes` counts of l2_load_bytes."""
-        return self.l2_load_bytes - self.l2_uncounted_bytes
+        """What `lts__t_bytes` counts."""
+        return self.l2_load_bytes - self.l2_uncounted_bytes + self.l2_launch_bytes
 
 
 _new_traffic = constructor(Traffic)
@@ -101,6 +103,7 @@ def traffic(kernel: Kernel) -> Traffic:
     l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
     merged = k_bytes * _merged_bytes(asked, late, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
+    known = room_numbers("kernel_model")
     return _new_traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -111,7 +114,9 @@ def traffic(kernel: Kernel) -> Traffic:
         crossing_bytes=crossing,
         l2_load_bytes=requests + beside,
         l2_store_bytes=stored,
-        l2_uncounted_bytes=scaled(in_pieces, 1.0 - room_numbers("kernel_model").misaligned_counted_share),
+        l2_uncounted_bytes=scaled(in_pieces, 1.0 - known.misaligned_counted_share),
+        l2_launch_bytes=gpu.l2_launch_bytes
+        + known.l2_bytes_per_cta * schedule.resident * kernel.cluster_size,
         merged_bytes=merged,
         from_dram=from_dram,
     )
@@ -160,10 +165,10 @@ def _requests(kernel: Kernel) -> _Requests:
     b_asked = batch.cta_n * batch.b_bytes_per_element / batch.cluster_m * schedule.filled_n
     a_pieces = further_pieces(batch.a_pitch_bytes)
     b_pieces = further_pieces(batch.b_pitch_bytes)
-    # Multicast requests do not merge, nor do rows that share sectors with their neighbours; of rows that split
-    # pieces of 64 bytes half do (L2 counters of 48 kernels).
-    a_alone = (batch.cluster_n < 2) * maximum(1.0 - 0.5 * a_pieces, 0.0)
-    b_alone = (batch.cluster_m / holders < 2) * maximum(1.0 - 0.5 * b_pieces, 0.0)
+    # Multicast requests do not merge; rows in pieces, which share sectors with their neighbours, merge less.
+    merge_loss = room_numbers("kernel_model").piece_merge_loss
+    a_alone = (batch.cluster_n < 2) * maximum(1.0 - merge_loss * a_pieces, 0.0)
+    b_alone = (batch.cluster_m / holders < 2) * maximum(1.0 - merge_loss * b_pieces, 0.0)
     a_matrices, b_matrices = _matrices(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
@@ -255,9 +260,8 @@ def _dram_reads(
     schedule, gpu = kernel.schedule, kernel.gpu
     capacity = kernel.numbers.l2_capacity.share * gpu.l2_bytes
     waves = maximum(schedule.tiles / schedule.resident, 1.0)
-    touched = waves * panels.bytes
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
-    late = maximum(requests - streamed, 0.0) * _late_share(touched, capacity, gpu, kernel.numbers)
+    late = maximum(requests - streamed, 0.0) * _late_share(streamed, capacity, gpu, kernel.numbers)
     # Operands that fit in L2 together stay, however far apart the tiles are.
     return maximum(streamed + (1.0 - _kept(operands, capacity)) * late, operands)
 
@@ -273,15 +277,15 @@ def _fresh_panels(panels: _WavePanels, schedule: TileSchedule, capacity: Values)
     )
 
 
-def _late_share(touched: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def _late_share(streamed: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
     """Share of the repeated requests for a panel that miss in L2 [1]; 0 on cards of unknown DRAM latency.
 
     Requests merge while the first one waits for DRAM. If 1 / (1 + x) of them merge, with
-    x = `coalescing.loss_per_ms` x L2 time, then tiles are x DRAM latencies apart. L2 reads the `touched` bytes
-    in its own time, which cancels: loss x DRAM latency x touched bytes pass before the last tile's request.
+    x = `coalescing.loss_per_ms` x L2 time, then tiles are x DRAM latencies apart. L2 takes in the `streamed` bytes
+    in its own time, which cancels: loss x DRAM latency x streamed bytes pass before the last tile's request.
     """
     latency_ms = (gpu.dram_latency_ns or 0.0) * 1e-6
-    came_by = numbers.coalescing.loss_per_ms * latency_ms * touched / capacity
+    came_by = numbers.coalescing.loss_per_ms * latency_ms * streamed / capacity
     return came_by / (1.0 + came_by)
 
 
