@@ -150,8 +150,8 @@ def test_a_family_without_a_kernel_for_the_problem_is_not_among_the_best():
 def test_the_gain_over_what_a_library_picks_by_itself():
     ranking = ANY.rank(GemmProblem.of(64, 14336, 8192), 1)
     held = against(ranking, ALONE["cublas"])
-    # It loses 5.5 % of what DRAM bounds (heuristic_choices.yaml).
+    # It loses 5 % of what DRAM bounds (heuristic_choices.yaml).
     assert held.reference.prediction.limiter == "DRAM"
-    assert held.heuristic_choice_us == pytest.approx(1.055 * held.reference.prediction.runtime_us)
+    assert held.heuristic_choice_us == pytest.approx(1.05 * held.reference.prediction.runtime_us)
     best_us = ranking.best.prediction.runtime_us
     assert held.heuristic_choice_gain == pytest.approx(held.heuristic_choice_us / best_us - 1.0)

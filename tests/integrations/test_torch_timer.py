@@ -94,10 +94,10 @@ def test_a_gemm_takes_the_time_of_its_best_kernel():
 
 
 def heuristic_choice_us(**options):
-    """Of 4096 x 4096 x 4096: 5.5 % over the fastest kernel, half of it at 100 us: tensor cores bound it."""
+    """Of 4096 x 4096 x 4096: 5 % over the fastest kernel, half of it at 1,600 us: tensor cores bound it."""
     best = rank(GemmProblem.of(4096, 4096, 4096), "h200", 1, family="cublas", options=options).best.prediction
     assert best.limiter == "TENSOR"
-    return best.runtime_us * (1 + 0.055 / (1 + best.runtime_us / 100))
+    return best.runtime_us * (1 + 0.05 / (1 + best.runtime_us / 1600))
 
 
 def test_kernels_of_a_model_follow_each_other_in_a_graph():
@@ -317,7 +317,7 @@ def test_the_regime_is_the_models(regime):
         functional.linear(meta(4096, 4096), meta(4096, 4096))
     l2 = "written" if regime == "graph" else "cold"
     assert seen.total_us == pytest.approx(heuristic_choice_us(regime=regime, l2=l2))
-    assert "cublas picks its kernels by itself: up to 5.5% over its fastest" in seen.notes()
+    assert "cublas picks its kernels by itself: up to 5.0% over its fastest" in seen.notes()
     assert f"regime {regime}" in seen.notes()[0]
 
 
