@@ -27,6 +27,7 @@ H200 = replace(
     tensor_load_gain=1.0,
     l2_merging_sms=8.0,
     l2_unwritten_share=0.0,
+    dram_launch_bytes=0.0,
     l2_write_gb_per_s=None,
     power_cap_w=700.0,
 )

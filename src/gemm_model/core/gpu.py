@@ -115,6 +115,8 @@ class GpuSpec:
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     l2_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
     """What each launch moves through L2 beside its matrices (code, parameters); 0 where it was not counted."""
+    dram_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
+    """What a launch reads from DRAM beside its matrices, unless L2 holds it; 0 where it was not counted."""
     profiler_quiet_tpcs: int = number("TPCs", 0, 100, default=0)
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int = number("bytes", 2**14, 2**22)

@@ -93,7 +93,7 @@ def traffic(kernel: Kernel) -> Traffic:
     reads = scaled(_dram_reads(kernel, operands, in_step, panels, fresh) + sources, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     workspace = workspace_bytes(batch, schedule, kernel.family.tile_order)
-    reads = _reads_beside_others(kernel, reads, kept, workspace)
+    reads = _reads_beside_others(kernel, reads, kept, workspace) + scaled(gpu.dram_launch_bytes, 1.0 - kept)
     writes = output + workspace
     crossing = _crossing_share(panels, schedule, asked.equal) * reads
     in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
