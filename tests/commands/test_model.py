@@ -239,6 +239,10 @@ def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
     lines = path.read_text().splitlines()
     assert lines[0].startswith("gpu,phase,part,count,m,n,k")
     assert {line.split(",")[1] for line in lines[1:]} == {"prefill"}
+    (tmp_path / "config.json").write_text(json.dumps(GQA))
+    encoder = gemm_model("model", tmp_path)
+    assert "DECODE" not in encoder.out
+    assert "no vocab_size: no head, and queries see keys on both sides" in encoder.out + encoder.err
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations import aiconfigurator as planner
 from gemm_model.integrations.huggingface import shapes_of
 from gemm_model.serving import planner_tables
 from gemm_model.serving.choose import choose_layers
@@ -21,7 +22,7 @@ from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import Parallelism, moe_cells
 from gemm_model.serving.planner_tables import power_law_rows
 
-SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n2048,8192,4096\n"
+SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n8192,8192,8192\n"
 
 
 def emit(tmp_path, *more, sizes=SIZES):
@@ -38,11 +39,24 @@ def test_a_system_and_its_table_of_gemms_are_written(tmp_path):
     assert system["gpu"]["fp8_tc_flops"] == 2 * system["gpu"]["bfloat16_tc_flops"]
     table = pd.read_parquet(tmp_path / "out" / system["data_dir"] / "gemm/vllm/0.24.0/gemm_perf.parquet")
     assert sorted(table["gemm_dtype"].unique()) == ["bfloat16", "fp8"]
-    row = table[(table["gemm_dtype"] == "bfloat16") & (table["m"] == 16)].iloc[0]
-    ranker = Ranker("h200", family="cublas", options={"regime": "graph"})
-    best = ranker.rank(GemmProblem.of(16, 4096, 4096), 1).best.prediction
-    own_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
-    assert row["latency"] == pytest.approx(own_us / 1e3, rel=1e-6)
+    late = [call_us(GemmProblem.of(8192, 8192, 8192), regime) for regime in ("graph", "sustained")]
+    # The last 36 of 72 calls are timed; the clock falls after 66 ms.
+    part = (72 - 66e3 / late[0]) / 36
+    assert 0.0 < part < 1.0
+    found = table[table["gemm_dtype"] == "bfloat16"]["latency"] * 1e3
+    assert found.iloc[0] == pytest.approx(call_us(GemmProblem.of(16, 4096, 4096), "graph"), rel=1e-6)
+    assert found.iloc[2] == pytest.approx(late[0] + part * (late[1] - late[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("call_us", "share"), [(500.0, 0), (1100.0, 1 / 3), (1500.0, 7 / 9), (4000.0, 1)])
+def test_long_calls_are_timed_after_the_clock_fell(call_us, share):
+    assert planner.fallen_share(np.array([call_us]))[0] == pytest.approx(share)
+
+
+def call_us(problem, regime):
+    ranker = Ranker("h200", family="cublas", options={"regime": regime})
+    best = ranker.rank(problem, 1).best.prediction
+    return ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
 
 
 MODEL = {
@@ -54,12 +68,8 @@ EXPERTS = {**MODEL, "num_local_experts": 8, "num_experts_per_tok": 2}
 
 @pytest.fixture
 def small(monkeypatch):
-    for name, values in (
-        ("BATCHES", (1, 4)),
-        ("LENGTHS", (64, 256)),
-        ("TOKENS", (4, 64)),
-        ("VIDUR_TOKENS", (32,)),
-    ):
+    sizes = {"BATCHES": (1, 4), "LENGTHS": (64, 256), "TOKENS": (4, 64), "VIDUR_TOKENS": (32,)}
+    for name, values in sizes.items():
         monkeypatch.setattr(planner_tables, name, values)
 
 
@@ -148,16 +158,8 @@ def test_an_interruption_leaves_no_file(tmp_path, small, monkeypatch):
     monkeypatch.setattr(planner_tables, "tables_of", interrupted)
     for name in "ab":
         (tmp_path / f"{name}.json").write_text(json.dumps(MODEL))
-    words = [
-        "emit",
-        "vidur",
-        "--gpu",
-        "h200",
-        "--node-gpus",
-        "1",
-        "--model",
-        f"{tmp_path}/a.json,{tmp_path}/b.json",
-    ]
+    models = f"{tmp_path}/a.json,{tmp_path}/b.json"
+    words = ["emit", "vidur", "--gpu", "h200", "--node-gpus", "1", "--model", models]
     assert main([*words, "--output", str(tmp_path / "out")]) == 130
     assert done
     assert not (tmp_path / "out").exists()

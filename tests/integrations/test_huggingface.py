@@ -77,6 +77,8 @@ def test_windows_and_experts_of_four_bits():
     )  # fmt: skip
     assert (shapes.windowed_layers, shapes.window, shapes.experts.size) == (12, 128, 2880)
     assert shapes.quantization.experts_only
+    # Gemma 2 alternates, from a layer with a window; its configuration does not say so.
+    assert shapes_of({**LLAMA_3_8B, "model_type": "gemma2", "sliding_window": 4096}).windowed_layers == 16
 
 
 def test_a_nested_model_with_experts_in_every_other_layer():
@@ -86,7 +88,8 @@ def test_a_nested_model_with_experts_in_every_other_layer():
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 202048, "num_local_experts": 128,
         "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "hidden_act": "silu",
     }  # fmt: skip
-    shapes = shapes_of({"model_type": "llama4", "text_config": text})
+    shapes = shapes_of({"model_type": "llama4", "text_config": text, "vision_config": {"depth": 2}})
+    assert shapes.left_out == ("vision_config",)
     assert shapes.experts == Experts(count=128, top_k=1, size=8192, shared_size=8192)
     assert (shapes.moe_layers, shapes.dense_size) == (24, 16384)
 
@@ -125,6 +128,7 @@ def test_quantized_weights(found, expected):
         ({"num_hidden_layers": "many"}, "layers is 'many'"),
         ({"num_key_value_heads": 5}, "32 heads with 5 of keys"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization 'bitsandbytes'"),
+        ({"num_experts": 8, "mlp_only_layers": 5}, "mlp_only_layers is '5'; expected a list"),
         ({"quantization_config": [1]}, "quantization_config is '.1.'; expected a mapping"),
         ({"num_hidden_layers": 10**12}, "1000000000000 layers; expected at most 10000"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries; expected 32"),

@@ -12,7 +12,7 @@ from gemm_model.commands import common
 from gemm_model.commands.compare import but, cards_asked
 from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
-from gemm_model.integrations.huggingface import read_config
+from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
 from gemm_model.report.page.model import model_page
 from gemm_model.serving.layers import Parallelism
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> Document:
         cards[name or gpu.name] = gpu
     prices = _prices(args.price, list(cards))
     parallel = Parallelism(tensor=args.tp, expert=args.ep, data=args.dp)
-    steps, shapes = _steps(args), read_config(args.config)
+    shapes = read_config(args.config)
     found = [
         (card, predict_model(shapes, step, gpu, parallel, regime=args.regime, routing=args.routing))
-        for step in steps
+        for step in _steps(args, shapes)
         for card, gpu in cards.items()
     ]
     rows = [[{"gpu": card, **row} for row in each.rows()] for card, each in found]
@@ -76,11 +76,11 @@ def _prices(text: str | None, cards: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _steps(args: argparse.Namespace) -> list[Step]:
-    """Prefill, decode, or both."""
+def _steps(args: argparse.Namespace, shapes: ModelShapes) -> list[Step]:
+    """Prefill, decode, or both; nothing is decoded by a model whose queries see all keys."""
     prompt, context = args.prompt_tokens, args.context
     if prompt is None and context is None:
-        prompt = context = TOKENS
+        prompt, context = TOKENS, TOKENS if shapes.vocabulary or shapes.window else None
     asked = ((prompt, prompt), (1, context))
     return [Step(batch=args.batch, queries=new, keys=keys) for new, keys in asked if keys is not None]
 

@@ -32,6 +32,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Keys by what they mean; the first that a configuration holds counts."""
 
+WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
+"""Which of how many layers sees all keys [1]; by the first letters of the model's type, where a configuration leaves
+it out; their code."""
+OTHER_PARTS = ("vision_config", "audio_config")
+"""Where a multimodal model's configuration holds what is no language model."""
+
 GATED_ACTIVATIONS = ("silu", "swish", "swiglu")
 GATED_TYPES = ("gemma", "t5gemma")
 """Model types that gate with an activation which elsewhere stands alone (GELU)."""
@@ -134,6 +140,8 @@ class ModelShapes:
     dtype: str
     """Type of activations and of weights that are not quantized."""
     quantization: Quantization | None
+    left_out: tuple[str, ...]
+    """Keys of parts of the model that are no transformer of language."""
 
     @property
     def dense_layers(self) -> int:
@@ -181,6 +189,7 @@ def shapes_of(config: Mapping[str, Any], where: str = "config") -> ModelShapes:
         moe_layers=moe_layers,
         dtype=reader.dtype,
         quantization=reader.quantization(),
+        left_out=tuple(name for name in OTHER_PARTS if config.get(name)),
     )
 
 
@@ -207,6 +216,12 @@ class _Reader:
             keys = " or ".join(ALIASES.get(name, (name,)))
             raise InputError(f"{self.where}: no {keys}; expected a transformer's config.json")
         return size_of(f"{self.where}: {name}", value)
+
+    def listed(self, values: Mapping[str, Any], name: str) -> list[Any]:
+        """A list, or none where there is no such key."""
+        if not isinstance(values.get(name) or [], list):
+            raise InputError(f"{self.where}: {name} is {str(values[name])[:40]!r}; expected a list")
+        return values.get(name) or []
 
     def attention(self, hidden: int) -> Attention | LatentAttention:
         heads = self.size("heads")
@@ -237,14 +252,12 @@ class _Reader:
             if len(kinds) != layers:
                 raise InputError(f"{self.where}: layer_types has {len(kinds)} entries; expected {layers}")
             return [str(kind) for kind in kinds]
-        every = self.optional("full_attention_interval")
-        if every:
-            return ["full_attention" if (layer + 1) % every == 0 else LINEAR for layer in range(layers)]
-        slides = self.optional("sliding_window") and self.values.get("use_sliding_window", True)
-        pattern = self.optional("sliding_window_pattern")
-        if slides and pattern:
-            return ["full_attention" if (layer + 1) % pattern == 0 else SLIDING for layer in range(layers)]
-        return [SLIDING if slides else "full_attention"] * layers
+        every, others = self.optional("full_attention_interval"), LINEAR
+        if not every:
+            slides = self.optional("sliding_window") and self.values.get("use_sliding_window", True)
+            pattern = WINDOW_PATTERNS.get(str(self.values.get("model_type"))[:6], layers + 1)
+            every, others = (self.optional("sliding_window_pattern") or pattern if slides else 1), SLIDING
+        return ["full_attention" if (layer + 1) % every == 0 else others for layer in range(layers)]
 
     def moe_layers(self, layers: int) -> int:
         """How many layers have experts; a list (of layers, or a flag each) says which, else every n-th."""
@@ -257,7 +270,7 @@ class _Reader:
             return len(self.values["moe_layers"])
         first = self.optional("first_dense")
         every = self.optional("moe_every") or 1
-        dense = self.values.get("mlp_only_layers") or ()
+        dense = self.listed(self.values, "mlp_only_layers")
         # Qwen's and Llama 4's step puts experts into the last layer of each; DeepSeek's into the first.
         ends_step = self.values.get("moe_layer_freq") is None
         return sum(
@@ -307,7 +320,7 @@ class _Reader:
                 f"{self.where}: quantization {method!r}; expected one of {', '.join(QUANTIZED_TYPES)}, "
                 "awq, gptq, compressed-tensors"
             )
-        kept = found.get("modules_to_not_convert") or found.get("ignore") or ()
+        kept = self.listed(found, "modules_to_not_convert") or self.listed(found, "ignore")
         return Quantization(
             dtype=dtype,
             block=block,

@@ -147,13 +147,8 @@ def _softmax(shapes: ModelShapes, step: Step, heads: int, ranks: int) -> Iterato
     windowed = shapes.windowed_layers if shapes.window and shapes.window < step.keys else 0
     decode = step.phase == "decode"
     dims = {"head_dim": attention.head_dim, "head_dim_v": attention.v_head_dim, "dtype": shapes.dtype}
-    sizes: dict[str, Any] = {
-        "batch": step.batch,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "seq_q": step.queries,
-        **dims,
-    }
+    sizes: dict[str, Any] = {"batch": step.batch, "heads": heads, "kv_heads": kv_heads, **dims}
+    sizes |= {"seq_q": step.queries}
     whole = shapes.layers - shapes.linear_layers - windowed
     for name, layers, window in (("attention", whole, 0), ("windowed attention", windowed, shapes.window)):
         if layers:

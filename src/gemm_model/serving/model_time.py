@@ -142,6 +142,9 @@ def predict_model(
 
 def _caveats(shapes: ModelShapes, times: Sequence[PartTime]) -> Iterator[str]:
     yield "norms, activations and what cards send to each other are not in these times"
+    yield from (f"{name} is not in these times" for name in shapes.left_out)
+    if not shapes.vocabulary:
+        yield "no vocab_size: no head" + ("" if shapes.window else ", and queries see keys on both sides")
     if shapes.linear_layers:
         yield f"linear attention is not modelled: {shapes.linear_layers} layers count without it"
     if any(isinstance(each.part.work, LatentDecode) for each in times):

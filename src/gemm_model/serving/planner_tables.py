@@ -111,19 +111,10 @@ def _attention_row(card: Card, heads: _Heads, batch: int, queries: int, keys: in
     """A layer's attention: the kernel on pages, what vLLM runs beside it, and the new keys and values it writes."""
     prefill = queries > 1
     seen = keys if prefill or not heads.window else min(keys, heads.window)
-    problem = AttentionProblem.of(
-        batch=batch,
-        heads=heads.heads,
-        kv_heads=heads.kv_heads,
-        seq_q=queries,
-        seq_kv=seen,
-        head_dim=heads.head_dim,
-        head_dim_v=heads.head_dim,
-        dtype=heads.dtype,
-        causal=prefill,
-        window=max(heads.window - 1, 0) if prefill else 0,
-        page_size=PAGE,
-    )
+    own: dict[str, Any] = {"heads": heads.heads, "kv_heads": heads.kv_heads, "dtype": heads.dtype}
+    own |= {"head_dim": heads.head_dim, "head_dim_v": heads.head_dim, "page_size": PAGE}
+    own |= {"causal": prefill, "window": max(heads.window - 1, 0) if prefill else 0}
+    problem = AttentionProblem.of(batch=batch, seq_q=queries, seq_kv=seen, **own)
     time_us = card.predicted(problem)[0] + room_numbers("serving").attention_beside_us
     time_us += _cache_write_us(card.gpu, batch * queries, heads.kv_heads * heads.head_dim)
     sizes = {"batch_size": batch, "isl": queries, "num_heads": heads.heads}
@@ -163,18 +154,15 @@ def _experts_row(tensor: int, cell: MoeCell, gpu: GpuSpec, tokens: int, name: st
     # Where experts are spread, the second product is filled with zeros first.
     moved = tokens * (cell.topk * (3 * cell.size + (1 if ranks == 1 else 2) * cell.hidden) + cell.hidden)
     time_us = products_us + room_numbers("serving").experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
-    return {
-        "moe_dtype": MOE_TYPES.get((cell.dtype, cell.scaling), "bfloat16"),
-        "num_tokens": tokens,
-        "hidden_size": cell.hidden,
-        "inter_size": cell.size * tensor,
+    sizes = {"num_tokens": tokens, "hidden_size": cell.hidden, "inter_size": cell.size * tensor}
+    sizes |= {
         "topk": cell.topk,
         "num_experts": cell.experts_total,
         "moe_tp_size": tensor,
         "moe_ep_size": ranks,
-        "distribution": name,
-        "latency": time_us / 1e3,
     }
+    dtype = MOE_TYPES.get((cell.dtype, cell.scaling), "bfloat16")
+    return {"moe_dtype": dtype, **sizes, "distribution": name, "latency": time_us / 1e3}
 
 
 @lru_cache(maxsize=1024)
@@ -261,19 +249,11 @@ def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ran
     saved_us = room_numbers("serving").small_kernel_us
     saved_us += _elementwise_us(card.gpu, 8.0 * step.tokens * max(kv_heads // ranks, 1) * own.head_dim)
     name = "attn_prefill" if chunk else "attn_decode"
-    return {
-        **_medians({name: card.predicted(part.work)[0], "attn_kv_cache_save": saved_us}),
-        "n_embd": model.hidden,
-        "n_q_head": own.heads,
-        "n_kv_head": kv_heads,
-        "block_size": 16,
-        "num_tensor_parallel_workers": ranks,
-        "max_model_len": LONGEST,
-        "batch_size": step.batch,
-        "prefill_chunk_size": chunk,
-        "kv_cache_size": step.keys - chunk,
-        "is_prefill": bool(chunk),
-    }
+    sizes = {"n_embd": model.hidden, "n_q_head": own.heads, "n_kv_head": kv_heads, "block_size": 16}
+    sizes |= {"num_tensor_parallel_workers": ranks, "max_model_len": LONGEST, "batch_size": step.batch}
+    sizes |= {"prefill_chunk_size": chunk, "kv_cache_size": step.keys - chunk}
+    times_us = {name: card.predicted(part.work)[0], "attn_kv_cache_save": saved_us}
+    return {**_medians(times_us), **sizes, "is_prefill": bool(chunk)}
 
 
 def _medians(times_us: Mapping[str, float]) -> dict[str, float]:
