@@ -20,7 +20,7 @@ from gemm_model.serving import planner_tables
 from gemm_model.serving.choose import choose_layers
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import Parallelism, moe_cells
-from gemm_model.serving.planner_tables import power_law_rows
+from gemm_model.serving.planner_tables import power_law_rows, products_of
 
 SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n8192,8192,8192\n"
 
@@ -64,6 +64,13 @@ MODEL = {
     "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024, "vocab_size": 0, "hidden_act": "silu",
 }  # fmt: skip
 EXPERTS = {**MODEL, "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+def test_the_grid_holds_a_model_s_own_products():
+    own = products_of([shapes_of(MODEL)], 2)
+    halves = {(384, 512), (512, 256), (1024, 512), (512, 512)}
+    assert set(own) == halves | {(768, 512), (2048, 512), (512, 1024)}
+    assert len(planner.grid(own).query("n == 384 and k == 512")) == 19
 
 
 @pytest.fixture

@@ -68,10 +68,11 @@ def _aiconfigurator(
     from gemm_model.tables.table import read_table
 
     planner.require_pyarrow()
-    sizes = None if args.input is None else read_table(args.input)
+    own = planner_tables.products_of(models, args.node_gpus)
+    sizes = planner.grid(own) if args.input is None else read_table(args.input)
     backend = planner.Backend(name=args.backend, version=args.backend_version)
     system = planner.system_of(gpu, args.memory_gib, args.node_gpus, args.link_gb_per_s)
-    steps = len(planner.grid() if sizes is None else sizes) * len(planner.GEMM_TYPES)
+    steps = len(sizes) * len(planner.GEMM_TYPES)
     rows = [*planner_tables.aiconfigurator_rows(models, gpu, args.node_gpus)]
     with common.progress("predicting", steps + len(rows)) as advance:
         tables = {"gemm_perf": planner.gemm_table(gpu, sizes, advance)}

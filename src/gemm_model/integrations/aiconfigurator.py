@@ -6,7 +6,7 @@ Written for aiconfigurator 0.12, whose `--systems-paths` takes a folder with `NA
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,9 +127,10 @@ def _calls_us(gpu: GpuSpec, sizes: pd.DataFrame, regime: str, advance: Callable[
     return np.array(ranker.heuristic_choice.time_us(fastest_us, limiter), np.float64)
 
 
-def grid() -> pd.DataFrame:
-    """Every m with every n and k whose weights have at most 2^30 elements."""
-    rows = [(m, n, k) for n in WIDTHS for k in WIDTHS if n * k <= 2**30 for m in ROWS]
+def grid(products: Iterable[tuple[int, int]] = ()) -> pd.DataFrame:
+    """Every m with every n and k whose weights have at most 2^30 elements, and with n and k of `products`."""
+    pairs = [(n, k) for n in WIDTHS for k in WIDTHS if n * k <= 2**30]
+    rows = [(m, n, k) for n, k in dict.fromkeys([*pairs, *products]) for m in ROWS]
     return pd.DataFrame(rows, columns=["m", "n", "k"])
 
 

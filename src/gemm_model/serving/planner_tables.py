@@ -7,6 +7,7 @@ and sum. Vidur (2024) reads `mlp.csv` and `attention.csv` of a model: medians [m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -20,6 +21,7 @@ from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.integrations.huggingface import Attention, Experts, ModelShapes
 from gemm_model.serving.choose import Routing, choose_layers
@@ -94,6 +96,17 @@ def aiconfigurator_rows(models: Sequence[ModelShapes], gpu: GpuSpec, cards: int)
             (cell,) = moe_cells(model, Parallelism(tensor=tensor * expert, expert=expert))
             for tokens, routing in product(TOKENS, ("balanced", *POWER_LAWS)):
                 yield "moe_perf", partial(_experts_row, tensor, cell, gpu, tokens, routing)
+
+
+def products_of(models: Sequence[ModelShapes], cards: int) -> list[tuple[int, int]]:
+    """Sizes n and k of each product of the layers, with weights of 16 bits, on 1, 2, 4, ... of `cards` cards."""
+    found: set[tuple[int, int]] = set()
+    for model, ranks in product(models, _powers_of_two(cards)):
+        with suppress(InputError):  # such a share of the model is none
+            parts = parts_of(replace(model, quantization=None), Step(keys=1), Parallelism(tensor=ranks))
+            works = [each.work for each in parts if isinstance(each.work, GemmProblem)]
+            found |= {(work.n, work.k) for work in works if work.batch == 1}
+    return sorted(found)
 
 
 def _heads(model: ModelShapes, cards: int) -> Iterator[_Heads]:
@@ -218,28 +231,17 @@ def _vidur_layer(card: Card, model: ModelShapes, tokens: int, ranks: int) -> dic
         VIDUR_PARTS[each.name]: card.predicted(each.work)[0] for each in parts if each.name in VIDUR_PARTS
     }
     kv_heads = max(own.kv_heads // ranks, 1) if isinstance(own, Attention) else own.heads
-    moved = {
-        "mlp_act": (3 if model.gated else 2) * model.dense_size // ranks,
-        "attn_rope": 2 * (own.heads // ranks + kv_heads) * own.head_dim,
-        "input_layernorm": 2 * model.hidden,
-        "post_attention_layernorm": 2 * model.hidden,
-        "add": 3 * model.hidden,
-    }
+    moved = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), 2 * model.hidden)
+    moved |= {"mlp_act": (3 if model.gated else 2) * model.dense_size // ranks, "add": 3 * model.hidden}
+    moved |= {"attn_rope": 2 * (own.heads // ranks + kv_heads) * own.head_dim}
     beside_us = room_numbers("serving").small_kernel_us
     times_us |= {
         name: beside_us + _elementwise_us(card.gpu, 2.0 * tokens * each) for name, each in moved.items()
     }
-    return {
-        **_medians(times_us),
-        "n_head": own.heads,
-        "n_kv_head": own.kv_heads if isinstance(own, Attention) else own.heads,
-        "n_embd": model.hidden,
-        "n_expanded_embd": model.dense_size,
-        "vocab_size": model.vocabulary,
-        "use_gated_mlp": model.gated,
-        "num_tokens": tokens,
-        "num_tensor_parallel_workers": ranks,
-    }
+    sizes = {"n_head": own.heads, "n_kv_head": own.kv_heads if isinstance(own, Attention) else own.heads}
+    sizes |= {"n_embd": model.hidden, "n_expanded_embd": model.dense_size, "vocab_size": model.vocabulary}
+    sizes |= {"num_tokens": tokens, "num_tensor_parallel_workers": ranks}
+    return {**_medians(times_us), **sizes, "use_gated_mlp": model.gated}
 
 
 def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ranks: int) -> dict[str, Any]:
