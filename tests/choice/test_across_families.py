@@ -8,7 +8,7 @@ import pytest
 from gemm_model import GemmProblem, rank
 from gemm_model.choice.across_families import Against, against, best_of_each, rank_table_against
 from gemm_model.choice.portfolio import choose_portfolio
-from gemm_model.choice.selection import Ranker, Ranking
+from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import families, family_of
@@ -37,9 +37,8 @@ def test_the_ranking_of_all_is_that_of_each_merged(sizes):
 
 
 def test_each_choice_says_its_family():
-    names = {
-        choice.candidate.config.kernel for choice in ANY.rank(GemmProblem.of(512, 512, 512), 400).choices
-    }
+    ranking = ANY.rank(GemmProblem.of(512, 512, 512), 400)
+    names = {choice.candidate.config.kernel for choice in ranking}
     assert len(names) > 1
     assert names <= {"quack", "cublas", "cutlass", "triton"}
 
@@ -50,11 +49,8 @@ def test_why_not_finds_a_kernel_of_a_named_family():
     found = ANY.why_not(problem, "128x128,swizzle=8,kernel=triton")
     assert f": {alone_us} us" in found
     assert "kernel=triton" in found
-    assert (
-        ALONE["triton"]
-        .why_not(problem, "128x128,kernel=quack")
-        .endswith("no quack kernels are ranked; expected one of triton")
-    )
+    reason = ALONE["triton"].why_not(problem, "128x128,kernel=quack")
+    assert reason.endswith("no quack kernels are ranked; expected one of triton")
 
 
 def test_families_without_a_kernel_for_the_types_are_said():
@@ -110,15 +106,7 @@ def choice_of(time_and_band):
 
 @pytest.mark.parametrize(*cases(__file__, "test_a_gain_is_the_time_saved_over_the_time_taken"))
 def test_a_gain_is_the_time_saved_over_the_time_taken(own, other, gain, tied):
-    ranking = Ranking(
-        problem=GemmProblem.of(1, 1, 1),
-        gpu=H200,
-        choices=(choice_of(own),),
-        candidates=1,
-        kernels=1,
-        tied_with_best=1,
-        runner_up=None,
-    )
+    ranking = replace(ANY.rank(GemmProblem.of(512, 512, 512), 1), choices=(choice_of(own),))
     held = Against(ranking=ranking, reference=choice_of(other))
     assert held.gain(ranking.best) == pytest.approx(gain)
     assert held.tied is tied

@@ -78,6 +78,7 @@ def test_the_choice_is_the_best_in_the_mean():
     again = expected_time(PROBLEM, ROUTING, best.candidate.config, "h200", count=8, seed=1)
     assert again.mean_us == pytest.approx(best.expected.mean_us)
     assert again.p95_us == pytest.approx(best.expected.p95_us)
+    assert again.prediction.runtime_us == pytest.approx(best.expected.prediction.runtime_us)
     # No winner of a single routing is better over all of them.
     for problem in routed(PROBLEM, ROUTING, 8, seed=1):
         other = RANKER.rank(problem, 1).best.candidate.config

@@ -7,6 +7,7 @@ from gemm_model.timeline.iket import (
     LaunchedInTurns,
     TracedKernel,
     counted_launches,
+    lifetimes_us,
     lost_warps,
     read_iket,
     trace_of,
@@ -105,9 +106,7 @@ def test_clusters_and_turns_number_the_tiles(tmp_path):
     launch = document["launches"][1]
     launch["gridDimX"], launch["gridDimZ"], launch["blockDimX"] = 2, 3, 288
     document["locationTable"] = [location(8, (1, 0, 2)), location(4, (1, 0, 2))]
-    pingpong = TracedKernel(
-        gpu="h200", identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"}, k_tiles=2, stages=3
-    )
+    pingpong = replace(KERNEL, identity={"cluster_m": 2, "cluster_n": 1, "schedule": "pingpong"})
     # A warp of the first warpgroup computes too, so that warp 4 belongs to the second one.
     document["locationTable"].append(location(0, (1, 0, 2)))
     launch["ranges"] += [{**launch["ranges"][index], "warpLocIdxs": [2, 2]} for index in (7, 10)]
@@ -134,11 +133,8 @@ def test_a_warpgroup_is_told_by_its_first_warp_unless_all_are_wanted(tmp_path):
 
 
 def test_lost_warps_are_counted():
-    words = (
-        "Trace incomplete: 17 warp record(s) dropped because the warp emitted more events\nx\n"
-        "Trace incomplete: 3 warp record(s) dropped"
-    )
-    assert lost_warps(words) == 20
+    words = "Trace incomplete: {} warp record(s) dropped because the warp emitted more events\nx\n"
+    assert lost_warps(words.format(17) + words.format(3)) == 20
     assert lost_warps("all is well") == 0
 
 
@@ -157,6 +153,13 @@ def test_the_first_launch_of_a_turn_does_not_count(tmp_path):
     with pytest.raises(InputError, match="saw 13 launches of instrumented kernels; expected at least 18"):
         counted_launches(launches, 3, in_turns)
     assert LaunchedInTurns(2, 3).of_each([*range(16)]) == [[1, 2, 3, 5, 6, 7], [9, 10, 11, 13, 14, 15]]
+
+
+def test_a_kernel_lives_from_its_first_warps_start_to_its_last_ones_end(tmp_path):
+    path = write_sample(tmp_path / "t.json", sample(2))
+    assert lifetimes_us(path, ["kernel_cutlass_gemm"], LaunchedInTurns(1, 1)) == [pytest.approx(1.6)]
+    with pytest.raises(InputError, match="shows other launches; expected 4 of each"):
+        lifetimes_us(path, ["kernel_cutlass_gemm"], LaunchedInTurns(2, 1))
 
 
 def test_of_several_launches_each_phase_is_the_median(tmp_path):
@@ -187,8 +190,10 @@ def test_of_several_launches_each_phase_is_the_median(tmp_path):
     assert trace.info.overhead == pytest.approx(0.36)
     assert "phases are medians of 3 launches" in trace.info.remarks()[1]
     # 1.25 us without the tracer; without ranges the warps live 0.7 us, and 0.6 us are the launch.
-    found = replace(trace.info, unranged_us=0.7).remarks()
-    assert found[-1] == "traced less what ranges add, and 0.6 us of launch: 1.300 us, +4.0% of that"
+    assert replace(trace.info, unranged_us=0.7).remarks()[-2:] == [
+        "1.250 us without the tracer, launch included",
+        "traced less what ranges add, and 0.6 us of launch: 1.300 us, +4.0% of that",
+    ]
     write_trace_table(trace, tmp_path / "t.csv.gz")
     assert phases_of(read_trace_table(tmp_path / "t.csv.gz")) == phases
 
@@ -231,8 +236,6 @@ def test_a_missing_file_and_a_grid_of_other_clusters(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_iket(tmp_path / "none.json")
     launch = read_iket(write_sample(tmp_path / "t.json"))[0]
-    wide = TracedKernel(
-        gpu="h200", identity={"cluster_m": 2, "cluster_n": 1, "schedule": "cooperative"}, k_tiles=2, stages=3
-    )
+    wide = replace(KERNEL, identity={**KERNEL.identity, "cluster_m": 2})
     with pytest.raises(InputError, match="no whole clusters of 2x1"):
         trace_of(launch, wide)

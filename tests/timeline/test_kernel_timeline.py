@@ -12,6 +12,7 @@ from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline
 from gemm_model.timeline.phases import phases_of
+from gemm_model.timeline.plots import COLORS, _zoomed, overview_pixels
 from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
 from tests.cases import cases
 from tests.timeline.trace_rules import broken_rules
@@ -86,6 +87,8 @@ def test_phases_are_those_of_the_prediction():
     period = first["start_us"].apply(lambda starts: np.diff(starts)[:2]).explode().astype(float)
     assert 3 * period.iloc[0] <= phases["waves"] <= 4 * period.iloc[0] + 1e-6
     assert rows["end_us"].max() == pytest.approx(sum(phases.values()))
+    waited_us = drawn.trace.of_tiles("load")["waited_us"].sum()
+    assert phases_of(drawn.trace)["producer waits for a free stage"] == pytest.approx(waited_us / 132)
 
 
 @pytest.mark.parametrize("regime", ["burst", "graph", "sustained", "counters"])
@@ -293,6 +296,17 @@ def test_the_ring_is_never_overcommitted():
         for stage, own in load.groupby("stage"):
             freed = mma[mma["stage"] == stage]["end_us"].to_numpy()
             assert (own["start_us"].to_numpy()[1:] >= freed[:-1] - 1e-6).all()
+
+
+def test_a_picture_shows_all_ctas_and_two_tiles_of_one():
+    trace = timeline(*KERNELS[0][0]).trace
+    rows = _zoomed(trace, 0)
+    assert set(rows["role"]) == {"producer", "consumer 1", "consumer 2", RING}
+    assert set(rows[rows["activity"] == "mma"]["tile"]) == {0, 66}
+    assert set(rows["stage_row"]) == {-1, 0, 1, 2, 3}
+    picture = overview_pixels(trace, trace.rows["end_us"].max())
+    assert picture.shape == (132, 2000)
+    assert [list(COLORS)[code] for code in picture[0, [0, 1000, -1]]] == ["", "mma", "resident"]
 
 
 def test_edge_tiles_lie_at_the_edges():

@@ -31,12 +31,9 @@ def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
     common = {"sm": 0, "cta": 0, "role": "consumer 1"}
 
     def rows(of, **more):
-        times = {
-            "start_us": np.array([span.start for span in of]) / 1e6,
-            "end_us": np.array([span.end for span in of]) / 1e6,
-        }
+        start_us, end_us = (np.array([getattr(span, end) for span in of]) / 1e6 for end in ("start", "end"))
         tile = np.array([span.wave - 1 for span in of])
-        return new_rows(len(of), tile=tile, **times, **common, **more)
+        return new_rows(len(of), tile=tile, start_us=start_us, end_us=end_us, **common, **more)
 
     math = [span for span in spans if span.kind == "math"]
     tables = [
@@ -47,15 +44,8 @@ def trace_of_machine(machine, tile_m, tile_n, tile_k=64, k=1024):
     for wave in range(1, int(work.waves) + 1):
         own = [span for span in math if span.wave == wave]
         busy = sum(span.end - span.start for span in own)
-        tables.append(
-            new_rows(
-                1, activity="mma", tile=np.array([wave - 1]), start_us=np.array([own[0].start]) / 1e6,
-                end_us=np.array([own[-1].end]) / 1e6,
-                waited_us=np.array([own[-1].end - own[0].start - busy]) / 1e6, **common,
-            )
-        )  # fmt: skip
-    import pandas as pd
-
+        whole = rows(own[:1], activity="mma").assign(end_us=own[-1].end / 1e6)
+        tables.append(whole.assign(waited_us=whole["end_us"] - whole["start_us"] - busy / 1e6))
     config = KernelConfig(cta_m=tile_m, cta_n=tile_n)
     info = TraceInfo(
         source="predicted", gpu="machine", kernel=kernel_identity(problem, config), k_tiles=int(work.steps),
@@ -88,8 +78,9 @@ def test_loads_that_mmas_wait_for_tell_the_load_rate():
 
 
 def test_one_trace_tells_the_rate_alone():
-    machine, estimates = machine_of_traces([trace_of_machine(MATH_BOUND, 128, 128)])
-    macs = 128 * 128 * 64
+    # A k tile of 64 and one of 32.
+    machine, estimates = machine_of_traces([trace_of_machine(MATH_BOUND, 128, 128, k=96)])
+    macs = 128 * 128 * 48
     assert machine.mac_per_us == pytest.approx(macs / (macs / 4e6 + 0.02), rel=1e-4)
     assert [e.name for e in estimates if not e.identified] == ["math_startup_us", "epilogue_us"]
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gemm_model.cli import main
+from tests.timeline.test_chrome_trace import slices
 from tests.timeline.trace_rules import broken_rules
 
 KERNEL = ["--m", "1024", "--n", "1024", "--k", "500"]
@@ -32,6 +33,8 @@ def test_every_event_of_a_machine(capsys):
     # 128 tiles on 60 SMs: three waves of eight k tiles on SM 0, tiles 0, 60 and 120.
     math = [row for row in rows if row["event"] == "math"]
     assert len(math) == 3 * 8
+    stores = [float(row["duration_us"]) for row in rows if row["event"] == "epilogue"]
+    assert stores == pytest.approx([0.8] * 3)
     assert {row["cta"] for row in math} == {"0", "60", "120"}
     assert {row["reason"] for row in rows if row["event"] == "wait"} == {"loaded data", "a free stage"}
 
@@ -39,8 +42,7 @@ def test_every_event_of_a_machine(capsys):
 def test_sms_without_a_tile_in_the_last_wave_end_earlier(tmp_path):
     trace = tmp_path / "trace.json"
     assert main(["simulate", *ON_MACHINE, "--trace-sms", "60", "--trace", str(trace)]) == 0
-    events = json.loads(trace.read_text())["traceEvents"]
-    ctas = {event["args"]["cta"] for event in events if event["ph"] == "X" and event["name"] == "math"}
+    ctas = {event["args"]["cta"] for event in slices(trace.read_text()) if event["name"] == "math"}
     assert ctas == set(range(128))
 
 
@@ -55,11 +57,7 @@ def test_the_default_timeline_ends_where_predict_does(tmp_path, capsys):
     assert {row["phase"]: row["predicted"] for row in report["rows"]}["runtime"] == predicted_us
     assert sum(report["result"]["phases_us"].values()) == pytest.approx(predicted_us)
     assert broken_rules(trace.read_text()) == []
-    last = max(
-        event["ts"] + event["dur"]
-        for event in json.loads(trace.read_text())["traceEvents"]
-        if event["ph"] == "X"
-    )
+    last = max(event["ts"] + event["dur"] for event in slices(trace.read_text()))
     assert last == pytest.approx(predicted_us, rel=0.01)
     assert "<svg" in plot.read_text()
 
@@ -89,8 +87,7 @@ def test_a_measured_trace_lies_over_the_predicted_one(tmp_path, capsys):
     assert rows["runtime"]["ratio"] == rows["runtime"]["predicted"] / rows["runtime"]["measured"]
     assert rows["runtime"]["ratio"] > 1.05
     assert rows["epilogue"]["ratio"] == pytest.approx(1.0, abs=0.1)
-    events = json.loads(trace.read_text())["traceEvents"]
-    assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+    assert min(event["ts"] for event in slices(trace.read_text())) == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

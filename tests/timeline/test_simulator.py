@@ -3,11 +3,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
+from gemm_model.attention.pipeline import StageTimes
 from gemm_model.core.errors import InputError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import consumer_wait
+from gemm_model.timeline import views
+from gemm_model.timeline.attention import simulate_tile
 from gemm_model.timeline.simulator import simulate
+from tests.cases import cases
 from tests.pipeline.strategies import machines, workloads
 
 
@@ -16,7 +20,7 @@ from tests.pipeline.strategies import machines, workloads
 def test_simulation_equals_the_recurrence_event_by_event(work, machine):
     timeline = simulate(work, machine)
     starts = recurrence.run(work, machine)
-    assert timeline.end == starts.end
+    assert timeline.end == starts.end == pytest.approx(1e6 * timeline.runtime_us)
     for kind in ("load_a", "load_b", "math"):
         simulated = sorted(
             (span.wave, span.step, span.start - work.init) for span in timeline.spans if span.kind == kind
@@ -55,14 +59,32 @@ def machine(**changes):
 def test_waits_say_what_they_were_for():
     work = workload(machine(), PipelineKernel(m=64, n=64, k=128, tile_m=64, tile_n=64, tile_k=32, stages=1))
     waits = [span for span in simulate(work, machine()).spans if span.kind == "wait"]
-    assert {(span.warp, span.reason) for span in waits} == {
-        ("DMA", "a free stage"),
-        ("consumer", "loaded data"),
-    }
+    reasons = {(span.warp, span.reason) for span in waits}
+    assert reasons == {("DMA", "a free stage"), ("consumer", "loaded data")}
     pingpong = machine(consumers="pingpong")
     work = workload(pingpong, PipelineKernel(m=256, n=256, k=128, tile_m=64, tile_n=64, tile_k=32, stages=4))
     reasons = {span.reason for span in simulate(work, pingpong).spans if span.kind == "wait"}
     assert "its turn at the tensor cores" in reasons
+
+
+def test_a_plot_has_a_bar_for_each_event_and_the_stages_that_are_taken(monkeypatch):
+    work = workload(machine(), PipelineKernel(m=64, n=64, k=128, tile_m=64, tile_n=64, tile_k=32, stages=1))
+    figures = []
+    monkeypatch.setattr(views, "save_figure", lambda figure, path, dpi: figures.append(figure))
+    views.plot_timeline(simulate(work, machine()), "plot.png", "four k tiles")
+    tracks, ring = figures[0].axes
+    assert [label.get_text() for label in tracks.get_yticklabels()] == ["launch", "DMA", "consumer"]
+    # Launch; loads of A and of B, and waits between them; MMAs, the epilogue, and waits for each k tile.
+    assert [len(bars.get_paths()) for bars in tracks.collections] == [1, 4, 4, 3, 4, 1, 4]
+    assert tracks.collections[0].get_paths()[0].vertices[:, 0].tolist() == [0.0, 0.0, 2.0, 2.0, 0.0]
+    # Its one stage is taken again when it is free.
+    assert ring.lines[0].get_ydata().tolist() == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(*cases(__file__, "tiles of attention"))
+def test_a_tile_of_attention_ends_as_by_hand(times, shape, ends):
+    spans = simulate_tile(StageTimes(**times), **shape)
+    assert tuple(span.end for span in spans if span.kind == "pv") == ends
 
 
 def test_occupancy_shares_add_up():

@@ -471,15 +471,14 @@ def comparison(slower: Choice, faster: Choice) -> str:
     phase = max(a.phases_us, key=lambda name: a.phases_us[name] - b.phases_us.get(name, 0.0))
     more_us = a.phases_us[phase] - b.phases_us.get(phase, 0.0)
     text += f"; most of it in {phase} (+{more_us:.2f} us)"
-    resources = {
-        name: (a.details[name], b.details[name])
-        for name in a.details
-        if name.endswith("_us") and name in b.details and name not in a.phases_us
+    grown = {
+        name: b.details.get(name, 0.0)
+        for name, time_us in a.details.items()
+        if name.endswith("_us") and time_us > b.details.get(name, 0.0) * (1.0 + SAME_TIME)
     }
-    grown = {name: pair for name, pair in resources.items() if pair[0] > pair[1] * (1.0 + SAME_TIME)}
     if grown:
-        most = max(grown, key=lambda key: grown[key][0] - grown[key][1])
-        text += f", {most.removesuffix('_us')} {grown[most][1]:.2f} -> {grown[most][0]:.2f} us"
+        most = max(grown, key=lambda name: a.details[name] - grown[name])
+        text += f", {most.removesuffix('_us')} {grown[most]:.2f} -> {a.details[most]:.2f} us"
     both = f"both limited by {a.limiter}"
     return (
         f"{text}; {both if a.limiter == b.limiter else f'limited by {a.limiter}, the other by {b.limiter}'}"

@@ -102,7 +102,7 @@ def _waits(trace: Trace, mma: pd.DataFrame, load: pd.DataFrame) -> dict[str, flo
     found = {f"consumers wait for {cause}": us for cause, us in by_cause.items()}
     found["consumers wait"] = sum(us for cause, us in by_cause.items() if cause not in WITHIN_EPILOGUE)
     if len(load):
-        producers = max(len(load[["cta", "warp"]].drop_duplicates()), 1)
+        producers = len(load[["cta", "warp"]].drop_duplicates())
         found["producer waits for a free stage"] = float(load["waited_us"].sum()) / producers
     return found
 

@@ -97,7 +97,7 @@ def _zoomed(trace: Trace, cta: int) -> pd.DataFrame:
     """The k tiles of one CTA's first tiles: its warps, one of each role, and the stages of its ring."""
     rows = trace.rows[(trace.rows["cta"] == cta) & (trace.rows["activity"] != "resident")]
     starts = rows[rows["activity"] == "mma"].groupby("tile")["start_us"].min().sort_values()
-    until = starts.iloc[ZOOMED_TILES] if len(starts) > ZOOMED_TILES else np.inf
+    until = next(iter(starts[ZOOMED_TILES:]), np.inf)
     rows = rows[rows["start_us"] < until]
     leading = rows.groupby("role")["warp"].transform("min")
     rows = rows[rows["warp"] == leading]
