@@ -138,9 +138,9 @@ class _Query:
         """The goal is the time, or the consumers' waiting, summed over the waves."""
         z3, add = self._z3, self.solver.add
         full = self._wave("full", works)
-        tail = full
-        if any((work.tail, work.tail_last) != (work.full, work.full_last) for work in works.values()):
-            tail = self._wave("tail", works)
+        full_steps = [(work.full, work.full_last) for work in works.values()]
+        tail_steps = [(work.tail, work.tail_last) for work in works.values()]
+        tail = full if tail_steps == full_steps else self._wave("tail", works)
         launch = next((int(work.init) for work in works.values()), 0) if self._objective == "time" else 0
         for waves in sorted({int(work.waves) for work in works.values()}):
             add(z3.Implies(self._waves == waves, self._goal == (waves - 1) * full + tail + launch))
