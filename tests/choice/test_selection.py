@@ -6,8 +6,9 @@ import pytest
 
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.choice.fastest import kernel_times
 from gemm_model.choice.selection import Choice, Ranker, comparison, describe, parse_description, rank
-from gemm_model.choice.table_ranking import problems_of_table, rank_table
+from gemm_model.choice.table_ranking import choices_of, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms
 from gemm_model.core.prediction import Prediction
@@ -170,25 +171,16 @@ def table(rows):
     return frame.assign(in_dtype=np.where(np.arange(rows) % 3 == 0, "fp8", "bf16"))
 
 
-def config_of(row):
-    """The kernel that a row of `rank_table` names."""
-    names = ("cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "split_k")
-    return KernelConfig(**{name: getattr(row, name) for name in names})
-
-
 @pytest.mark.parametrize("model", [CLASSIC, DEFAULT_MODEL])
 def test_a_table_is_ranked_like_its_single_problems(model):
-    frame = table(40)
+    frame, ranker = table(12), Ranker("h200", model=model)
     if model == DEFAULT_MODEL:
-        frame = frame.assign(epilogue=["", "", "gelu", "relu"] * 10)
-    ranker = Ranker("h200", model=model)
+        frame = frame.assign(epilogue=["", "", "gelu", "relu"] * 3)
     result = rank_table(frame, ranker)
     assert result[["m", "n", "k"]].equals(frame[["m", "n", "k"]])
-    for row, problem in zip(result.itertuples(), problems_of_table(frame), strict=True):
-        best = ranker.rank(problem, 1).best.prediction.runtime_us
-        assert row.predicted_us == pytest.approx(best, rel=2e-3)
-        same = transposed(problem) if row.swap_ab else problem
-        assert predict(same, config_of(row), "h200", model).runtime_us == pytest.approx(row.predicted_us)
+    for time_us, (problem, candidate) in zip(result["predicted_us"], choices_of(result), strict=True):
+        best = Ranker("h200", model=model).rank(problem, 1).best
+        assert (best.candidate, best.prediction.runtime_us) == (candidate, time_us)
 
 
 def test_a_bad_row_of_a_table_is_named():
@@ -212,19 +204,20 @@ def test_kernels_have_the_times_of_their_fastest_candidates(family, model, probl
     """The grid computes what does not depend on the tile order once; candidates are predicted row by row."""
     options = {"residual": "off"} if model == DEFAULT_MODEL else {}
     ranker = Ranker("h200", model=model, family=family, options=options)
-    sizes = sizes_of(problem)
     for space, candidates, prediction in ranker.predictions(problem):
         orders = space.family.space.orders_per_kernel
         by_kernel_us = prediction.runtime_us.reshape(-1, orders)
         positions = candidates[::orders] // orders
-        kernels = ranker.kernels(space, sizes, positions[np.newaxis])
-        assert (kernels.times_us[0] == by_kernel_us.min(axis=1)).all()
+        grid = space.grid_of_shapes(sizes_of(problem), kernels=positions[np.newaxis])
+        kernels = kernel_times(ranker.model, space, grid, positions)
+        assert (kernels.times_us == by_kernel_us.min(axis=1)).all()
         assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
         assert (candidates[kernels.orders + np.arange(len(positions)) * orders] == kernels.candidates).all()
-        some = np.array([0, len(positions) // 2, len(positions) - 1])
-        found = kernels.predictions(some)
-        for row, candidate in enumerate(some * orders + kernels.orders[some]):
-            assert found.row(row) == prediction.row(candidate)
+        for kernel in (0, len(positions) // 2, len(positions) - 1):
+            candidate, found = kernels.prediction(ranker.model, kernel)
+            place = kernel * orders + int(kernels.orders[kernel])
+            assert candidate == space.candidate(int(candidates[place]))
+            assert found.phases_us == pytest.approx(prediction.row(place).phases_us)
 
 
 def split_kernel(m, n, k, split_k, cluster=(1, 1)):

@@ -11,7 +11,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import SCHEDULES
 from gemm_model.core.problem import GemmProblem
-from gemm_model.kernels.candidates import FIRST_ORDERS, candidate_spaces, sizes_of
+from gemm_model.kernels.candidates import candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
 from gemm_model.kernels.registry import families, family_of
 from tests.cases import cases
@@ -94,9 +94,13 @@ def test_several_shapes_make_the_batches_of_each():
     assert some.cta_n[::orders].tolist() == [SPACE.kernel["cta_n"][i * orders] for i in (1, 5, 0, 7)]
     assert some.swizzle.tolist() == SPACE.kernel["swizzle"][:orders].tolist() * 4
     assert some.k[::orders].tolist() == [512, 512, 1024, 1024]
-    first = SPACE.grid_of_shapes(sizes, kernels=kernels, orders=FIRST_ORDERS).rows()
-    assert first.cta_n.reshape(4, 2)[:, 0].tolist() == some.cta_n[::orders].tolist()
-    assert first.swizzle.tolist() == [8.0, 1.0] * 4
+    row = SPACE.grid_of_shapes(sizes, kernels=kernels).row(1, 3)
+    assert (row.cta_n, row.swizzle, row.k) == (some.cta_n[-1], some.swizzle[1], 1024.0)
+    assert {type(getattr(row, name)) for name in ("m", "swizzle", "raster", "a_k_major")} == {
+        float,
+        int,
+        bool,
+    }
 
 
 @pytest.mark.parametrize("name", families())

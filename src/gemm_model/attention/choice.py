@@ -79,7 +79,8 @@ def rank_attention(
     if not configs:
         own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
         raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
-    found = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs]).every_row()
+    predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])
+    found = [predicted.row(place) for place in range(len(configs))]
     choices = [AttentionChoice(config=own, prediction=each) for own, each in zip(configs, found, strict=True)]
     ranked = sorted(choices, key=lambda each: each.prediction.runtime_us)
     return AttentionRanking(problem=problem, choices=tuple(ranked), own=choices[0])

@@ -28,7 +28,7 @@ from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, interleaved, limiting
+from gemm_model.core.prediction import BatchPrediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.traffic import merged_share
 
@@ -413,7 +413,7 @@ class AttentionModel:
         bands = error_bands(self.gpu.name)
         return BatchPrediction(
             runtime_us=np.where(work, launch_us + tiles_us + combine_us, 0.0),
-            limiter=limiting(LIMITERS, bounds),
+            limiter=np.argmax(bounds, axis=0),
             limiter_names=LIMITERS,
             phases_us={
                 "launch": launch_us,

@@ -135,4 +135,5 @@ def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None =
     forest = train_on(parts, gpu, each.numbers)
     log_error = forest.predict(features(each.unseen.shape, each.times))
     floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us
-    return corrected_us(each.times.runtime_us, log_error, floor_us)
+    result: FloatArray = corrected_us(each.times.runtime_us, log_error, floor_us)
+    return result

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, tie_groups
 from gemm_model.choice.selection import Ranker, describe
-from gemm_model.core.batch import FloatArray, GridRows, IntArray, batch_of
+from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
@@ -20,6 +20,7 @@ from gemm_model.core.records import require_kind
 from gemm_model.core.routing import Routing
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
+from gemm_model.kernels.feasibility import Grid
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
 ROUTINGS = 32
@@ -173,7 +174,7 @@ def _best_of_space(
     first_us = first_us.mean(axis=1).min(axis=0)
     count = min(max(FINALISTS, top_k), len(worth))
     finalists = worth[np.sort(np.argpartition(first_us, count - 1)[:count])]
-    times_us, evaluation = _times(ranker, space, problems, finalists)
+    times_us, grid = _times(ranker, space, problems, finalists)
     mean_us = times_us.mean(axis=1)
     order, least_us = mean_us.argmin(axis=0), mean_us.min(axis=0)
     result = []
@@ -181,10 +182,7 @@ def _best_of_space(
         best = int(order[kernel])
         own_us = times_us[best, :, kernel]
         middle = _middle(own_us)
-        place = middle * count + int(kernel)
-        cell = best * times_us[0].size + place
-        rows = GridRows(*(np.array([position]) for position in (best, place, cell)))
-        prediction = evaluation.predictions(rows).row(0)
+        prediction = ranker.model.predict_row(grid.row(best, middle * count + int(kernel)))
         position = int(finalists[kernel]) * space.family.space.orders_per_kernel + best
         result.append((space.candidate(position), _expected(own_us, problems[middle], prediction)))
     return result, least_us
@@ -192,13 +190,13 @@ def _best_of_space(
 
 def _times(
     ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], kernels: IntArray
-) -> tuple[FloatArray, Any]:
-    """Times [us] of shape (tile orders, routings, kernels), and their evaluation."""
+) -> tuple[FloatArray, Grid]:
+    """Times [us] of shape (tile orders, routings, kernels), and their grid."""
     sizes = np.hstack([sizes_of(problem) for problem in problems])
     not_plain = () if problems[0].plain else problems
     positions = np.tile(kernels, (len(problems), 1))
-    evaluation = ranker.model.evaluate(space.grid_of_shapes(sizes, kernels=positions, not_plain=not_plain))
-    return evaluation.runtime_us.reshape(-1, len(problems), len(kernels)), evaluation
+    grid = space.grid_of_shapes(sizes, kernels=positions, not_plain=not_plain)
+    return ranker.model.evaluate(grid).runtime_us.reshape(-1, len(problems), len(kernels)), grid
 
 
 def _middle(times_us: FloatArray) -> int:

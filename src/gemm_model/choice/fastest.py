@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import FloatArray, GridRows, IntArray
-from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.prediction import Evaluation, LeastTimes, Prediction
 from gemm_model.kernel_model.residual import LIMIT
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 from gemm_model.kernels.feasibility import Grid
@@ -21,76 +21,56 @@ SAME_TIME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Kernels of some shapes, each in its fastest tile order."""
+    """Kernels of one problem, each in its fastest tile order."""
 
     space: CandidateSpace
     kernels: IntArray
-    """The kernel's position in the space, one shape after another."""
+    """Their positions in the space."""
+    grid: Grid
     evaluation: Evaluation
     orders: IntArray
-    """The tile order of each kernel, one shape after another."""
     times_us: FloatArray
-    """Times of shape (shapes, kernels), infinite for kernels not worth predicting."""
-    corrected: bool = False
 
-    def with_residual(
-        self, top_k: int, *, with_ties: bool = False, slowest_us: FloatArray | None = None
-    ) -> KernelTimes:
-        """A copy that corrects the kernels which a residual can bring among the `top_k` of a shape.
+    def with_residual(self, top_k: int, slowest_us: float | None = None) -> KernelTimes:
+        """A copy that corrects the kernels which a residual can bring among the `top_k`.
 
-        `slowest_us`, a column, is the time of the last of the `top_k` if other families compete. With ties,
-        it also corrects kernels that a residual can bring into the error band of the best or before its
-        runner-up. The nearest kernels are corrected first and bound the times that still matter, because no
-        correction exceeds LIMIT; other families have corrections of their own and give no bound. Tile orders
-        are corrected one by one, and a kernel takes the time of the order that is fastest after correction.
+        `slowest_us` is the time of the last of the `top_k` if other families compete. Kernels that a residual
+        can bring into the error band of the best or before its runner-up are corrected too. The nearest
+        kernels are corrected first and bound the times that still matter, because no correction exceeds LIMIT;
+        other families have corrections of their own and give no bound. Tile orders are corrected one by one,
+        and a kernel takes the time of the order that is fastest after correction.
         """
-        every_us = self.evaluation.runtime_us.reshape(-1, *self.times_us.shape)
-        top_k = min(top_k, self.times_us.shape[1])
-        alone = slowest_us is None
-        if slowest_us is None:
-            slowest_us = _smallest(self.times_us, top_k)
-        least_us = np.where(np.isfinite(self.times_us), every_us * (1.0 - LIMIT), np.inf)
-        matters_us = slowest_us * (1.0 - LIMIT if alone else 1.0 + LIMIT)
+        matters_us = _smallest(self.times_us, top_k) * (1.0 - LIMIT)
+        if slowest_us is not None:
+            matters_us = slowest_us * (1.0 + LIMIT)
+        least_us = self.evaluation.runtime_us * (1.0 - LIMIT)
         corrected_us, band = np.full_like(least_us, np.inf), np.zeros_like(least_us)
         while (more := np.isinf(corrected_us) & (least_us <= matters_us)).any():
-            orders, kernels = np.nonzero(more.reshape(len(every_us), -1))
-            correction = self.evaluation.correction(self._rows(orders, kernels))
+            correction = self.evaluation.correction(*np.nonzero(more))
             if correction is None:
                 return self
-            corrected_us[more] = correction.runtime_us(slice(None))
-            known_band = correction.error_band() if with_ties else None
+            corrected_us[more], bands = correction
+            known_band = bands()
             if known_band is not None:
                 band[more] = np.nan_to_num(known_band)
             kernel_us = corrected_us.min(axis=0)
-            matters_us = _smallest(kernel_us, top_k)
-            if with_ties:
-                matters_us = np.maximum(matters_us, _tied_or_next(kernel_us, band.max(axis=0)))
-            matters_us = matters_us * (1.0 + SAME_TIME)
+            tied_us = _tied_or_next(kernel_us, band.max(axis=0))
+            matters_us = max(_smallest(kernel_us, top_k), tied_us) * (1.0 + SAME_TIME)
         kernel_us = corrected_us.min(axis=0)
         known = np.isfinite(kernel_us)
-        if not known.any():
-            return self
-        return replace(
-            self,
-            times_us=np.where(known, kernel_us, self.times_us),
-            orders=np.where(known.reshape(-1), corrected_us.argmin(axis=0).reshape(-1), self.orders),
-            corrected=True,
-        )
+        orders = np.where(known, corrected_us.argmin(axis=0), self.orders)
+        times_us = np.where(known, kernel_us, self.times_us)
+        return replace(self, times_us=times_us, orders=orders) if known.any() else self
 
     @property
     def candidates(self) -> IntArray:
-        """The candidate's position in the space, one shape after another."""
+        """The candidate's position in the space."""
         return self.kernels * self.space.family.space.orders_per_kernel + self.orders
 
-    def predictions(self, kernels: IntArray) -> BatchPrediction:
-        """Full predictions of some kernels, by their positions in the grid."""
-        prediction = self.evaluation.predictions(self._rows(self.orders[kernels], kernels))
-        if not self.corrected:
-            return prediction
-        return prediction.corrected(self.times_us.reshape(-1)[kernels])
-
-    def _rows(self, orders: IntArray, kernels: IntArray) -> GridRows:
-        return GridRows(orders, kernels, orders * len(self.orders) + kernels)
+    def prediction(self, model: Model, kernel: int) -> tuple[Candidate, Prediction]:
+        """The candidate of one kernel, by its position in the grid, and its full prediction."""
+        row = self.grid.row(int(self.orders[kernel]), kernel)
+        return self.space.candidate(int(self.candidates[kernel])), model.predict_row(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +92,14 @@ class Contenders:
         """The times of the kernels within `limit_us`."""
         some = self.within(limit_us)
         grid = self.grid if len(some) == len(self.kernels) else self.grid.of_kernels(some)
-        return kernel_times(model, self.space, grid, self.kernels[some], shapes=1)
+        return kernel_times(model, self.space, grid, self.kernels[some])
 
 
-def kernel_times(
-    model: Model, space: CandidateSpace, grid: Grid, kernels: IntArray, shapes: int
-) -> KernelTimes:
-    """Kernels of a grid of some shapes, each in its fastest tile order; `kernels` are their positions."""
+def kernel_times(model: Model, space: CandidateSpace, grid: Grid, kernels: IntArray) -> KernelTimes:
+    """Kernels of a problem's grid, each in its fastest tile order; `kernels` are their positions."""
     evaluation = model.evaluate(grid)
     every_us = evaluation.runtime_us
-    times_us = every_us.min(axis=0).reshape(shapes, -1)
-    return KernelTimes(space, kernels, evaluation, every_us.argmin(axis=0), times_us)
+    return KernelTimes(space, kernels, grid, evaluation, every_us.argmin(axis=0), every_us.min(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +128,14 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     """
     least_us = np.concatenate([each.least.physical_us for each in contenders])
     numbers = room_numbers("choice")
-    limit_us = numbers.first_look * float(_smallest(least_us, int(numbers.first_look_among) * top_k)[0])
+    limit_us = numbers.first_look * _smallest(least_us, int(numbers.first_look_among) * top_k)
     wanted = min(top_k, len(least_us))
     several = len({each.space.family.name for each in contenders}) > 1
 
     def look(each: Contenders, limit_us: float) -> KernelTimes:
         """Where families contend, a correction waits for the times of all."""
         times = each.times(model, limit_us)
-        return times if several else times.with_residual(top_k, with_ties=True)
+        return times if several else times.with_residual(top_k)
 
     looked_at: dict[int, KernelTimes] = {}
     seen = [0] * len(contenders)
@@ -168,7 +145,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
             seen[place] = len(looked_at[place].kernels)
     while True:
         parts = [looked_at[place] for place in sorted(looked_at)]
-        found = _fastest_of(_corrected_together(parts, top_k) if several else parts, top_k)
+        found = _fastest_of(model, _corrected_together(parts, top_k) if several else parts, top_k)
         needed = [len(each.within(found.needed_us)) for each in contenders]
         missed = [place for place in range(len(contenders)) if needed[place] > seen[place]]
         if not missed:
@@ -179,19 +156,20 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
 
 def _corrected_together(parts: Sequence[KernelTimes], top_k: int) -> list[KernelTimes]:
     """Corrected kernels of several families, for those among the fastest of all."""
-    slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts], axis=1), top_k)
-    return [kernels.with_residual(top_k, with_ties=True, slowest_us=slowest_us) for kernels in parts]
+    slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts]), top_k)
+    return [kernels.with_residual(top_k, slowest_us) for kernels in parts]
 
 
-def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
+def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int) -> Fastest:
     """The fastest of kernels of one problem."""
-    kernel_us = np.concatenate([kernels.times_us[0] for kernels in parts])
+    kernel_us = np.concatenate([kernels.times_us for kernels in parts])
     first = _in_order(kernel_us, top_k)
     best_us = float(kernel_us[first[0]])
     slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
     second = int(slower_us.argmin())
     second_us = float(slower_us[second])
-    chosen = _with_predictions(parts, np.append(first, second))
+    every = [(part, kernel) for part in parts for kernel in range(len(part.kernels))]
+    chosen = [part.prediction(model, kernel) for part, kernel in (every[place] for place in (*first, second))]
     bands = np.array([prediction.error_band or 0.0 for _, prediction in chosen])
     tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
     return Fastest(
@@ -204,37 +182,17 @@ def _fastest_of(parts: Sequence[KernelTimes], top_k: int) -> Fastest:
     )
 
 
-def _with_predictions(parts: Sequence[KernelTimes], kernels: IntArray) -> list[tuple[Candidate, Prediction]]:
-    """Some kernels by their positions among those of all parts, in that order."""
-    found: dict[int, tuple[Candidate, Prediction]] = {}
-    start = 0
-    for each in parts:
-        end = start + len(each.kernels)
-        asked = kernels[(kernels >= start) & (kernels < end)]
-        if len(asked):
-            predictions = each.predictions(asked - start).every_row()
-            candidates = each.candidates[asked - start].tolist()
-            for kernel, place, prediction in zip(asked.tolist(), candidates, predictions, strict=True):
-                found[kernel] = each.space.candidate(place), prediction
-        start = end
-    return [found[kernel] for kernel in kernels.tolist()]
+def _smallest(times_us: FloatArray, count: int) -> float:
+    """The `count`-th smallest time; the largest if there are fewer."""
+    last = min(count, len(times_us)) - 1
+    return float(np.partition(times_us, last)[last])
 
 
-def _smallest(times_us: FloatArray, count: int) -> FloatArray:
-    """The `count`-th smallest time of each row, as a column; the largest if there are fewer."""
-    last = min(count, times_us.shape[-1]) - 1
-    smallest: FloatArray = np.partition(times_us, last)
-    return smallest[..., last, np.newaxis]
-
-
-def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> FloatArray:
-    """Time up to which a row's times tie with its smallest, or the next larger time if that is more."""
-    best = times_us.argmin(axis=1, keepdims=True)
-    best_us = np.take_along_axis(times_us, best, axis=1)
-    next_us = np.where(times_us > best_us * (1.0 + SAME_TIME), times_us, np.inf).min(axis=1, keepdims=True)
-    tied_us = best_us * (1.0 + np.take_along_axis(error_band, best, axis=1))
-    result: FloatArray = np.maximum(tied_us, next_us)
-    return result
+def _tied_or_next(times_us: FloatArray, error_band: FloatArray) -> float:
+    """Time up to which times tie with the smallest, or the next larger time if that is more."""
+    best = int(times_us.argmin())
+    next_us = times_us[times_us > times_us[best] * (1.0 + SAME_TIME)].min(initial=np.inf)
+    return float(max(times_us[best] * (1.0 + error_band[best]), next_us))
 
 
 def _in_order(times_us: FloatArray, count: int) -> IntArray:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gemm_model.choice.fastest import SAME_TIME, Contenders, KernelTimes, fastest, kernel_times
+from gemm_model.choice.fastest import SAME_TIME, Contenders, fastest
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
-from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.batch import BoolArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
@@ -23,14 +23,7 @@ from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_c
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
-from gemm_model.kernels.candidates import (
-    ALL_ORDERS,
-    Candidate,
-    CandidateSpace,
-    candidate_spaces,
-    sizes_of,
-    types_of,
-)
+from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_spaces, sizes_of, types_of
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of
 from gemm_model.models import DEFAULT_MODEL, Model, create_model, lasting, require_known
@@ -111,12 +104,8 @@ class Ranking:
         return f"{other} takes {comparison(self.runner_up, self.best)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Spaces:
-    """The candidates for one set of types, and the reasons why some families have none."""
-
-    spaces: tuple[CandidateSpace, ...]
-    left_out: tuple[str, ...]
+_Spaces: TypeAlias = tuple[tuple[CandidateSpace, ...], tuple[str, ...]]
+"""The candidates for one set of types, and the reasons why some families have none."""
 
 
 class Ranker:
@@ -180,7 +169,7 @@ class Ranker:
 
     def spaces(self, problem: GemmProblem) -> tuple[CandidateSpace, ...]:
         """The candidates for the problem's types and layouts. Raises InputError if there are none."""
-        return self._offers(problem).spaces
+        return self._offers(problem)[0]
 
     def _offers(self, problem: GemmProblem) -> _Spaces:
         key = types_of(problem), asked_of(problem)
@@ -203,7 +192,7 @@ class Ranker:
                 reasons.append(str(error))
         if not spaces:
             raise InputError(reasons[0])
-        return _Spaces(tuple(spaces), tuple(reasons))
+        return tuple(spaces), tuple(reasons)
 
     def predictions(self, problem: GemmProblem) -> Iterator[tuple[CandidateSpace, IntArray, BatchPrediction]]:
         """For each space, the positions of the candidates worth predicting, and their predictions."""
@@ -213,20 +202,6 @@ class Ranker:
             if len(candidates):
                 rows = space.batch(problem)[candidates]
                 yield space, candidates, predict_in_chunks(self.model.predict_batch, rows)
-
-    def kernels(
-        self,
-        space: CandidateSpace,
-        sizes: FloatArray,
-        kernels: IntArray | None = None,
-        orders: slice = ALL_ORDERS,
-        not_plain: Sequence[GemmProblem] = (),
-    ) -> KernelTimes:
-        """Kernels of some shapes (`CandidateSpace.grid_of_shapes`), each in its fastest tile order."""
-        grid = space.grid_of_shapes(sizes, kernels=kernels, orders=orders, not_plain=not_plain)
-        shapes = sizes.shape[1]
-        positions = np.tile(np.arange(space.kernels), shapes) if kernels is None else kernels.reshape(-1)
-        return kernel_times(self.model, space, grid, positions, shapes)
 
     def _contenders(self, problem: GemmProblem, spaces: Sequence[CandidateSpace]) -> list[Contenders]:
         """The kernels of each space worth predicting."""
@@ -244,8 +219,8 @@ class Ranker:
         """The `top_k` fastest kernels, each with its best order. Raises InputError if there is none."""
         require_kind("problem", problem, GemmProblem)
         top_k = size_of("top_k", top_k)
-        offers = self._offers(problem)
-        contenders = self._contenders(problem, offers.spaces)
+        spaces, left_out = self._offers(problem)
+        contenders = self._contenders(problem, spaces)
         found = fastest(self.model, contenders, top_k)
         choices = tuple(
             Choice(rank=place, candidate=candidate, prediction=prediction, tie_group=int(group))
@@ -269,7 +244,7 @@ class Ranker:
             kernels=sum(len(each.kernels) for each in contenders),
             tied_with_best=int((found.kernel_us <= found.tied_us).sum()),
             runner_up=runner_up,
-            left_out=offers.left_out,
+            left_out=left_out,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("MATH", "DRAM")
@@ -28,7 +28,7 @@ class SOLModel(ArrayModel):
         math_us = batch.flop / (flop_per_clk_per_sm(batch, gpu) * gpu.sm_count * gpu.sm_clk_mhz)
         dram_bytes = batch.operand_bytes + batch.source_bytes + batch.output_bytes
         dram_us = dram_bytes / gpu.dram_bytes_per_us
-        limiter = limiting(LIMITERS, (math_us, dram_us))
+        limiter = 1 * (dram_us > math_us)
         runtime_us = math_us.copy()
         dram_bound = limiter == 1
         runtime_us[dram_bound] = dram_us[dram_bound]

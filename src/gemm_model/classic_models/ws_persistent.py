@@ -11,7 +11,7 @@ from gemm_model.classic_models.throughput import BITS_PER_BYTE, flop_per_clk_per
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernels.array_model import ArrayModel
 
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
@@ -71,7 +71,7 @@ class WSPersistentGEMMModel(ArrayModel):
         load_bytes, store_bytes = load_bytes_of_one_k(batch) * batch.k, _store_bytes(batch)
         return BatchPrediction(
             runtime_us=overhead_us + first_load_us + mainloop_us + exposed_epilogue_us,
-            limiter=limiting(LIMITERS, bounds),
+            limiter=np.argmax(bounds, axis=0),
             limiter_names=LIMITERS,
             phases_us={
                 "overhead": overhead_us,

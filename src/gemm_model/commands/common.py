@@ -15,14 +15,7 @@ from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
 from gemm_model.core.files import atomic_write, check_writable
-from gemm_model.core.kernel_config import (
-    KERNELS,
-    RASTERS,
-    SCHEDULERS,
-    SCHEDULES,
-    KernelConfig,
-    parse_extent,
-)
+from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings

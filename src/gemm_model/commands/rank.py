@@ -38,11 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_attention(parser, config=False)
     common.add_settings(parser)
     add_family(parser)
-    add_options(
-        parser,
-        "rank",
-        emitters=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))),
-    )
+    add_options(parser, "rank", emitters=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))))
     sweep.add_sweep(parser)
     common.add_page(parser, "the ranking: bands, ties, tile against cluster")
 

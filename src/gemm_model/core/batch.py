@@ -19,7 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.records import constructor, mapped, require_kind
+from gemm_model.core.records import mapped, require_kind
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,7 +31,7 @@ EMPTY_KERNEL_UNKNOWN = -1.0
 """Placeholder for an empty kernel's event reading [us]; rows whose host did not record it; by definition."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class GemmBatch:
     """Columns of equal length; sizes in elements, widths in bits, codes as positions in their tuples.
 
@@ -100,10 +100,9 @@ class GemmBatch:
 
     def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
         """A copy with each column changed by `change(name, column)`."""
-        columns = map(change, COLUMNS, _columns_of(self))
+        columns = map(change, COLUMNS, columns_of(self))
         kinds = None if self.kinds is None else mapped(self.kinds, lambda column: change("", column))
-        changed: GemmBatch = _new_row(*columns, kinds)
-        return changed
+        return GemmBatch(*[*columns, kinds])
 
     @property
     def multiplies_bf16(self) -> BoolArray:
@@ -197,43 +196,15 @@ class GemmBatch:
         return pitch * self.out_bits / 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class GridRows:
-    """Some rows of a grid."""
-
-    orders: IntArray
-    kernels: IntArray
-    cells: IntArray
-    """Their positions in an array of (tile orders, kernels), read order by order."""
-
-
-def picked(values: Any, rows: GridRows) -> Any:
-    """Some rows of a value computed from a grid: an array, a number, or a record of them."""
-
-    def some(values: Any) -> Any:
-        # Most are numbers.
-        if type(values) is float or values is None or isinstance(values, int):
-            return values
-        if not isinstance(values, np.ndarray):
-            return mapped(values, some)
-        if values.ndim == 1:
-            return values[rows.kernels]
-        # A single column is the same for all kernels.
-        return values.ravel()[rows.cells if values.shape[1] > 1 else rows.orders]
-
-    return some(values)
-
-
 COLUMNS = tuple(name for name in GemmBatch.__dataclass_fields__ if name != "kinds")
 """Names of a batch's columns."""
 _KIND_OF = {"IntArray": np.int64, "BoolArray": np.bool_}
 _KINDS = [_KIND_OF.get(str(spec.type), np.float64) for spec in fields(GemmBatch) if spec.name != "kinds"]
-_columns_of = attrgetter(*COLUMNS)
-_new_row: Any = constructor(GemmBatch)
-_OF_THE_CALL = ("m", "n", "k", "batch", "empty_kernel_us", "footprint_bytes")
-"""Columns that do not describe the kernel or its types."""
-kernel_of = attrgetter(*(name for name in COLUMNS if name not in _OF_THE_CALL))
-"""The kernel and types of a row, as a tuple."""
+columns_of = attrgetter(*COLUMNS)
+OF_THE_CALL = ("m", "n", "k", "batch")
+"""Columns that do not describe the kernel, its types or its launch."""
+kernel_of = attrgetter(*COLUMNS[len(OF_THE_CALL) :])
+"""The others of a row, as a tuple."""
 
 
 def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
@@ -246,10 +217,8 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     # One array of all, because building arrays takes most of a single prediction.
     columns = np.array([_values(*pair) for pair in pairs], dtype=np.float64).T.copy()
     typed = [column.astype(kind, copy=False) for column, kind in zip(columns, _KINDS, strict=True)]
-    batch: GemmBatch = _new_row(
-        *typed, None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs)
-    )
-    return batch
+    kinds = None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs)
+    return GemmBatch(*[*typed, kinds])
 
 
 def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
@@ -257,8 +226,7 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     require_kind("problem", problem, GemmProblem)
     require_kind("config", config, KernelConfig)
     kinds = None if problem.plain else _kind_columns(problem, config)
-    row: GemmBatch = _new_row(*_values(problem, config), kinds)
-    return row
+    return GemmBatch(*[*_values(problem, config), kinds])
 
 
 def _kinds_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> KindColumns:

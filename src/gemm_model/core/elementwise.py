@@ -7,11 +7,13 @@ arrays they are numpy's. So a formula is written once, and one prediction costs 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gemm_model.core.straight import Symbol
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -22,9 +24,6 @@ Flags: TypeAlias = bool | NDArray[np.bool_]
 """A condition or an array of conditions."""
 Codes: TypeAlias = int | NDArray[np.int64]
 """A position in a tuple of names, or an array of positions."""
-BRANCHLESS_FROM = 4096
-"""Rows from which `where` uses bit masks [rows]; long columns; numpy's own branches on each row and takes ten
-times as long when conditions alternate at random."""
 SQUARES_OF_SQUARES = (2.0, 4.0, 8.0, 16.0)
 """Orders for which a power is a few squarings and a root a few square roots."""
 
@@ -77,38 +76,14 @@ def where(condition: Flags, yes: Values | Flags, no: Values | Flags) -> Values |
     """
     if condition is True or condition is False:
         return yes if condition else no
-    if condition.size < BRANCHLESS_FROM:
-        return np.where(condition, yes, no)
-    if is_number(yes) and is_number(no):
-        return np.array((no, yes)).take(condition.view(np.int8))
-    if _are_flags(yes) or _are_flags(no):
-        return np.logical_and(condition, yes) | np.logical_and(np.logical_not(condition), no)
-    no_bits = _bits(no)
-    return (((_bits(yes) ^ no_bits) & _mask(condition)) ^ no_bits).view(np.float64)
+    return np.where(condition, yes, no)
 
 
 def in_order(condition: Flags, a: Values, b: Values) -> tuple[Values, Values]:
     """(a, b) where the condition holds, (b, a) elsewhere."""
     if condition is True or condition is False:
         return (a, b) if condition else (b, a)
-    if condition.size < BRANCHLESS_FROM:
-        return np.where(condition, a, b), np.where(condition, b, a)
-    a_bits, b_bits = _bits(a), _bits(b)
-    changes = (a_bits ^ b_bits) & _mask(condition)
-    return (changes ^ b_bits).view(np.float64), (changes ^ a_bits).view(np.float64)
-
-
-def _are_flags(values: Values | Flags) -> bool:
-    return values.dtype == np.bool_ if isinstance(values, np.ndarray) else isinstance(values, bool)
-
-
-def _bits(values: Values | Flags) -> NDArray[np.int64]:
-    return np.asarray(values, dtype=np.float64).view(np.int64)
-
-
-def _mask(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """All bits where the condition holds, none elsewhere."""
-    return np.negative(condition.view(np.int8)).astype(np.int64)
+    return np.where(condition, a, b), np.where(condition, b, a)
 
 
 def any_of(flags: Flags) -> bool:
@@ -148,6 +123,8 @@ def taken(table: NDArray[np.float64], places: Values) -> Values:
     """Entries of a table at positions held as floats; a two-dimensional table is read row by row."""
     if is_number(places):
         return float(table.item(int(places)))
+    if isinstance(places, Symbol):
+        return places.trace.made("take", table, places.astype(np.int64))
     return table.take(places.astype(np.int64))
 
 
@@ -165,10 +142,10 @@ def negated(condition: Flags) -> Flags:
 
 def power_of_two_divisor(value: Values) -> Values:
     """The largest power of two that divides a positive whole number held as a float."""
-    if type(value) is float:
+    if is_number(value):
         whole = int(value)
         return float(whole & -whole)
-    wholes = np.asarray(value).astype(np.int64)
+    wholes = value.astype(np.int64)
     return (wholes & -wholes).astype(np.float64)
 
 
@@ -183,7 +160,7 @@ def smooth_maximum(a: Values, b: Values, order: float) -> Values:
 
 def power(value: Values, order: float) -> Values:
     """By squaring where the order is a power of two: ten times faster on arrays than a general power."""
-    if type(value) is float or order not in SQUARES_OF_SQUARES:
+    if order not in SQUARES_OF_SQUARES:
         return value**order
     while order > 1.0:
         value, order = value * value, order / 2.0
@@ -192,8 +169,26 @@ def power(value: Values, order: float) -> Values:
 
 def root(value: Values, order: float) -> Values:
     """The inverse of `power`."""
-    if type(value) is float or order not in SQUARES_OF_SQUARES:
+    if order not in SQUARES_OF_SQUARES:
         return value ** (1.0 / order)
     while order > 1.0:
         value, order = sqrt(value), order / 2.0
     return value
+
+
+def repeated(
+    step: Callable[..., tuple[tuple[Values, ...], Flags]], state: tuple[Values, ...], steps: int
+) -> tuple[Values, ...]:
+    """The state after so many steps, each of which takes it and returns the next one, and where all is done.
+
+    The step that finds all rows done leaves the state as it is.
+    """
+    if isinstance(state[-1], Symbol):
+        looped: tuple[Values, ...] = state[-1].trace.loop(step, state, steps)
+        return looped
+    for _ in range(steps):
+        following, done = step(*state)
+        if not any_of(negated(done)):
+            break
+        state = following
+    return state

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray
+from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.records import ReadOnly
 
@@ -89,30 +88,19 @@ class BatchPrediction:
 
     def row(self, index: int) -> Prediction:
         """The prediction of one row."""
-        (prediction,) = self.rows(np.array([index])).every_row()
-        return prediction
-
-    def every_row(self) -> list[Prediction]:
-        """The prediction of each row."""
-        rows = len(self)
-        bands = [math.nan] * rows if self.error_band is None else self.error_band.tolist()
+        groups = self.phases_us, self.details, self.bytes_by_level
         phases_us, details, bytes_by_level = (
-            _by_row(columns, rows) for columns in (self.phases_us, self.details, self.bytes_by_level)
+            ReadOnly({name: column[index].item() for name, column in group.items()}) for group in groups
         )
-        return [
-            Prediction(
-                runtime_us=runtime_us,
-                limiter=self.limiter_names[limiter],
-                phases_us=ReadOnly(phases_us[row]),
-                details=ReadOnly(details[row]),
-                bytes_by_level=ReadOnly(bytes_by_level[row]),
-                caveats=self.caveats,
-                error_band=known_band(bands[row]),
-            )
-            for row, (runtime_us, limiter) in enumerate(
-                zip(self.runtime_us.tolist(), self.limiter.tolist(), strict=True)
-            )
-        ]
+        return Prediction(
+            runtime_us=float(self.runtime_us[index]),
+            limiter=self.limiter_names[self.limiter[index]],
+            phases_us=phases_us,
+            details=details,
+            bytes_by_level=bytes_by_level,
+            caveats=self.caveats,
+            error_band=None if self.error_band is None else known_band(self.error_band[index]),
+        )
 
     def rows(self, index: IntArray) -> BatchPrediction:
         """The predictions of some rows."""
@@ -143,22 +131,8 @@ def _combined(parts: Sequence[BatchPrediction], combine: Callable[..., Any]) -> 
     )
 
 
-def _by_row(columns: Mapping[str, FloatArray], rows: int) -> list[dict[str, float]]:
-    """One mapping for each of `rows` rows."""
-    if not columns:
-        return [{} for _ in range(rows)]
-    values = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """A correction of some rows' runtimes, computed only for the rows that are asked for."""
-
-    runtime_us: Callable[[BoolArray | slice], FloatArray]
-    """Takes a mask or slice of the rows; returns their corrected runtimes [us]."""
-    error_band: Callable[[], FloatArray | None]
-    """Returns the error band of each row, as in `BatchPrediction`."""
+Correction: TypeAlias = tuple[FloatArray, Callable[[], FloatArray | None]]
+"""Corrected runtimes of some rows [us], and a function that returns their error bands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +153,8 @@ class Evaluation(Protocol):
         """Before a correction, of shape (tile orders, kernels)."""
         ...
 
-    def predictions(self, rows: GridRows) -> BatchPrediction:
-        """Full predictions of some rows, before a correction."""
-        ...
-
-    def correction(self, rows: GridRows) -> Correction | None:
-        """The correction of some rows; None if the model has none."""
+    def correction(self, orders: IntArray, kernels: IntArray) -> Correction | None:
+        """The correction of some cells; None if the model has none."""
         ...
 
 
@@ -200,26 +170,8 @@ class PredictedEvaluation:
     def runtime_us(self) -> FloatArray:
         return self.prediction.runtime_us.reshape(-1, self.orders).T
 
-    def predictions(self, rows: GridRows) -> BatchPrediction:
-        return self.prediction.rows(rows.kernels * self.orders + rows.orders)
-
-    def correction(self, _rows: GridRows) -> None:
+    def correction(self, _orders: IntArray, _kernels: IntArray) -> None:
         return None
-
-
-def limiting(names: tuple[str, ...], times: tuple[FloatArray, ...]) -> IntArray:
-    """Position of the largest of the times, row by row (the first of equals)."""
-    assert len(names) == len(times)
-    if len(times[0]) == 1:
-        only: IntArray = np.array(times).argmax(axis=0)
-        return only
-    # Pair by pair, because an argmax across long columns walks memory with a stride.
-    position: IntArray = np.zeros(len(times[0]), dtype=np.int64)
-    longest = times[0]
-    for index, time in enumerate(times[1:], start=1):
-        position[time > longest] = index
-        longest = np.maximum(longest, time)
-    return position
 
 
 def predict_in_chunks(

@@ -84,9 +84,7 @@ def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s:
 
 
 def gemm_table(
-    gpu: GpuSpec | str,
-    sizes: pd.DataFrame | None = None,
-    advance: Callable[[int], None] = lambda _: None,
+    gpu: GpuSpec | str, sizes: pd.DataFrame | None = None, advance: Callable[[int], None] = lambda _: None
 ) -> pd.DataFrame:
     """`gemm_perf.parquet`: latency [ms] of the library's call for each type and size.
 

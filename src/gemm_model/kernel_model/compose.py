@@ -6,20 +6,19 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import (
     Flags,
     Values,
-    any_of,
     is_one,
     is_zero,
     maximum,
     minimum,
-    negated,
     power,
+    repeated,
     root,
     scaled,
     smooth_maximum,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import ClockRule
 from gemm_model.kernel_model.demand import Demand
 from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding
@@ -79,9 +78,6 @@ class Wave:
     dram_power: Values
 
 
-_new_wave = constructor(Wave)
-
-
 @formula_record
 class L2Service:
     """What bounds L2's time of a mean tile, in bytes at its bandwidth: their norm is the time."""
@@ -98,9 +94,6 @@ class L2Service:
         """The weights of the SMs' ways in and of the GPC's."""
         total = maximum(self.all_power + self.own_power + self.gpc_power, NEXT_TO_NOTHING_US)
         return self.own_power / total, self.gpc_power / total
-
-
-_new_service = constructor(L2Service)
 
 
 @formula_record
@@ -165,9 +158,6 @@ class Waves:
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
 
 
-_new_waves = constructor(Waves)
-
-
 @formula_record
 class _TileTimes:
     """What one tile takes of each resource; `l2_us` of the slowest cluster, `mean_l2_us` of the mean one."""
@@ -213,7 +203,7 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
         last_tiles = where(whole, schedule.resident, last_tiles)
     full = _Share(waves, schedule.resident, 1.0, 0.0, evens_out)
     last = _Share(last_weight, last_tiles, schedule.last_work, 1.0, False)
-    return _new_waves(
+    return Waves(
         full=_wave(kernel, asked, each, full),
         last=_wave(kernel, asked, each, last),
         turns_clk=tile.turns_clk,
@@ -258,7 +248,7 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
     l2_us = l2_tile_us * tiles
     dram_us = smooth_maximum(each.dram_us * tiles, scaled(each.latency_us, work), overlap.port_l2_order)
     arriving, trips = each.arriving_clk, each.trips_clk
-    return _new_wave(
+    return Wave(
         count=share.count,
         period_clk=scaled(tile.period_clk, work),
         beside_stores_clk=scaled(tile.beside_stores_clk, work),
@@ -346,7 +336,7 @@ def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
     own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
     gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
     load_bytes = moved.l2_load_bytes / tiles
-    return _new_service(power(load_bytes, order), power(own_bytes, order), power(gpc_bytes, order))
+    return L2Service(power(load_bytes, order), power(own_bytes, order), power(gpc_bytes, order))
 
 
 def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
@@ -356,20 +346,20 @@ def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
     it, between bounds: under a power cap the rule has kinks, and rises where memory paces the waves.
     """
     numbers = room_numbers("kernel_model")
-    low: Values = gpu.sm_clk_mhz * numbers.lowest_clock_share / 2.0
-    high: Values = gpu.sm_clk_mhz
-    before: Values = gpu.sm_clk_mhz * numbers.first_clock_share
-    found = clock(work.waves_us(before), before)
-    beyond_before = found - before
-    for _ in range(CLOCK_STEPS):
+    first: Values = gpu.sm_clk_mhz * numbers.first_clock_share
+    lowest: Values = gpu.sm_clk_mhz * numbers.lowest_clock_share / 2.0
+    found = clock(work.waves_us(first), first)
+
+    def step(
+        low: Values, high: Values, before: Values, beyond_before: Values, found: Values
+    ) -> tuple[tuple[Values, ...], Flags]:
         beyond = clock(work.waves_us(found), found) - found
         low, high = where(beyond > 0.0, found, low), where(beyond < 0.0, found, high)
         fall = beyond_before - beyond
         secant = found + beyond * (found - before) / where(fall * fall > 1e-18, fall, 1.0)
-        before, beyond_before = found, beyond
         inside = (secant >= low) & (secant <= high)
-        settled = beyond * beyond < 1e-14
-        if not any_of(negated(settled)):
-            break
-        found = where(settled, found, where(inside, secant, (low + high) / 2.0))
-    return found
+        settled: Flags = beyond * beyond < 1e-14
+        after = where(settled, found, where(inside, secant, (low + high) / 2.0))
+        return (low, high, found, beyond, after), settled
+
+    return repeated(step, (lowest, gpu.sm_clk_mhz, first, found - first, found), CLOCK_STEPS)[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.elementwise import Values, any_of
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.edge_tiles import EdgeFill, edge_fill
 from gemm_model.kernel_model.epilogue import (
     Stall,
@@ -40,9 +40,6 @@ class TileDemand:
     """How the loads wait for epilogues; None where nothing is fused."""
 
 
-_new_tile = constructor(TileDemand)
-
-
 @formula_record
 class Demand:
     """All that a kernel asks for; each part of numbers or of arrays."""
@@ -53,15 +50,12 @@ class Demand:
     tile: TileDemand
 
 
-_new_demand = constructor(Demand)
-
-
 def demand_of(kernel: Kernel) -> Demand:
     """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
     edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
     moved = traffic(kernel)
     step = k_tile(kernel, _scale_misses(kernel, moved), fresh_share(moved, kernel.schedule))
-    return _new_demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
+    return Demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 
 def _tile(kernel: Kernel, step: KTile) -> TileDemand:
@@ -69,7 +63,7 @@ def _tile(kernel: Kernel, step: KTile) -> TileDemand:
     epilogue, fused = whole_epilogue_clk(kernel)
     hidden = hidden_clk(kernel.resources, kernel.numbers.epilogue, mainloop, epilogue)
     beside, epilogues = period_beside_stores(kernel, mainloop)
-    return _new_tile(
+    return TileDemand(
         epilogue_clk=epilogue,
         hidden_clk=hidden,
         period_clk=tile_period_clk(kernel, mainloop, epilogue, hidden),

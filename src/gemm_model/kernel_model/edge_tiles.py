@@ -17,7 +17,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.placement import SMS_PER_TPC
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
@@ -39,9 +39,6 @@ class EdgeFill:
     """Overlap of fill and loads, as a share of half their harmonic mean."""
     readers: Values
     """CTAs that read the same box, of the operand with more fill."""
-
-
-_new_fill = constructor(EdgeFill)
 
 
 NO_EDGE = EdgeFill(bytes_per_wave=0.0, hidden=0.0, readers=0.0)
@@ -76,7 +73,7 @@ def edge_fill(
     fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(a_edge, known)
     fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(b_edge, known)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
-    return _new_fill(
+    return EdgeFill(
         bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * resources.cta_k),
         hidden=where(_two_way(batch), known.two_way_hidden, 0.0),
         readers=where(fill_a >= fill_b, a_edge.readers, b_edge.readers),

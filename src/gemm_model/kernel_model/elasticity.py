@@ -202,7 +202,7 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     kernel, times, numbers = found.kernel, found.times, found.kernel.numbers
     schedule, period_clk = kernel.schedule, times.full.period_clk
     mainloop = schedule.k_tiles * times.step.math_clk
-    epilogue = times.epilogue_clk / schedule.waves
+    epilogue = times.epilogue_us * times.sm_clk_mhz / schedule.waves
     if kernel.family.tile_period.in_tensor_memory:
         buffered = period_clk < mainloop + epilogue
         tensor = where(buffered, where(mainloop >= epilogue, mainloop, 0.0), mainloop)

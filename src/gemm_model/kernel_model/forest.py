@@ -80,6 +80,14 @@ class Forest:
         values: FloatArray = steps.astype(np.float64) * LEAF_UNIT
         return values
 
+    def predict_row(self, features: NDArray[np.float32]) -> float:
+        """The forest's value of one row of `features`."""
+        answers = features.take(self.split_feature) > self.split_border
+        leaf = np.packbits(answers.take(self.tree_splits), axis=0, bitorder="little")[0]
+        width = self.leaves.shape[1]
+        found = self.leaves.take(leaf + np.arange(0, width * len(leaf), width))
+        return int(np.add.reduce(found, dtype=np.int64)) * LEAF_UNIT
+
     def _steps(self, features: Features) -> NDArray[np.int64]:
         depth, trees = self.tree_splits.shape
         answers = (features.take(self.split_feature, axis=0) > self.split_border[:, None]).view(np.uint8)

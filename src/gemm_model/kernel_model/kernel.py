@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gemm_model.core.batch import GemmBatch, GridRows, picked
+from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.launch_context import COLD, REGIMES, WRITTEN, LaunchContext
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.kernels.family import KernelFamily
@@ -14,8 +14,8 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 
 
 @formula_record
-class Geometry:
-    """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
+class Launched:
+    """Problem and kernels; numbers, or arrays of equal length."""
 
     batch: GemmBatch
     family: KernelFamily
@@ -23,18 +23,14 @@ class Geometry:
     """Peak FLOP per clock of one SM."""
     flop: Values
     resources: Resources
-    schedule: TileSchedule
+    schedule: TileWaves
 
-    def picked(self, rows: GridRows) -> Geometry:
-        """Some rows of a grid's geometry."""
-        return Geometry(
-            picked(self.batch, rows),
-            self.family,
-            picked(self.rate, rows),
-            picked(self.flop, rows),
-            picked(self.resources, rows),
-            picked(self.schedule, rows),
-        )
+
+@formula_record
+class Geometry(Launched):
+    """What a kernel's time needs of the problem and the kernel alone; a fit computes it once."""
+
+    schedule: TileSchedule
 
 
 def geometry_of(
@@ -48,16 +44,9 @@ def geometry_of(
 
 
 @formula_record
-class KernelWaves:
-    """A kernel on a card as far as the order of its tiles does not matter; numbers, or arrays of equal length."""
+class KernelWaves(Launched):
+    """A kernel on a card as far as the order of its tiles does not matter."""
 
-    batch: GemmBatch
-    family: KernelFamily
-    rate: Values
-    """Peak FLOP per clock of one SM."""
-    flop: Values
-    resources: Resources
-    schedule: TileWaves
     gpu: GpuSpec
     numbers: KernelNumbers
     around: LaunchContext
@@ -82,22 +71,9 @@ class Kernel(KernelWaves):
         return self.l2 == WRITTEN
 
 
-_new_kernel = constructor(Kernel)
-
-
 def kernel_on(
     geometry: Geometry, gpu: GpuSpec, numbers: KernelNumbers, *, regime: str = "burst", l2: str = COLD
 ) -> Kernel:
     """The context of a geometry in a regime (one of REGIMES), with L2 in a state (one of L2_STATES)."""
-    return _new_kernel(
-        batch=geometry.batch,
-        family=geometry.family,
-        rate=geometry.rate,
-        flop=geometry.flop,
-        resources=geometry.resources,
-        schedule=geometry.schedule,
-        gpu=gpu,
-        numbers=numbers,
-        around=REGIMES[regime],
-        l2=l2,
-    )
+    of_problem = geometry.batch, geometry.family, geometry.rate, geometry.flop, geometry.resources
+    return Kernel(*of_problem, geometry.schedule, gpu, numbers, REGIMES[regime], l2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimum, power
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import SHORTEST_WAVES_US, ClockRules, clock_rules
 from gemm_model.kernel_model.compose import L2Service, Wave, Waves, settled_mhz, waves_of
 from gemm_model.kernel_model.demand import Demand, demand_of
@@ -43,11 +43,11 @@ class KernelTime:
     """Fill of the pipeline, before the first MMA."""
     exposed_us: Values
     """The part of the last epilogue that nothing hides."""
-    tensor_clk: Values
-    """MMA time of all waves as if alone; like the three below, it overlaps with the others."""
-    epilogue_clk: Values
-    port_clk: Values
-    latency_clk: Values
+    tensor_us: Values
+    """MMA time of all waves as if alone; like the five below, it overlaps with the others."""
+    epilogue_us: Values
+    port_us: Values
+    latency_us: Values
     l2_us: Values
     dram_us: Values
     sm_clk_mhz: Values
@@ -66,26 +66,6 @@ class KernelTime:
     added_up_us: Values
     """The part of `launch_us` in which a second kernel adds up the sums of splits."""
 
-    # Properties, since a search for the fastest kernels needs them for few candidates only.
-    @property
-    def tensor_us(self) -> Values:
-        return self.tensor_clk * (1.0 / self.sm_clk_mhz)
-
-    @property
-    def epilogue_us(self) -> Values:
-        return self.epilogue_clk * (1.0 / self.sm_clk_mhz)
-
-    @property
-    def port_us(self) -> Values:
-        return self.port_clk * (1.0 / self.sm_clk_mhz)
-
-    @property
-    def latency_us(self) -> Values:
-        return self.latency_clk * (1.0 / self.sm_clk_mhz)
-
-
-_new_time = constructor(KernelTime)
-
 
 @formula_record
 class _Composed:
@@ -99,15 +79,12 @@ class _Composed:
     """The last epilogue, as far as nothing hides it."""
 
 
-_new_composed = constructor(_Composed)
-
-
 def _composed(kernel: Kernel) -> _Composed:
     asked = demand_of(kernel)
     work = waves_of(kernel, asked)
     exposed = exposed_clk(kernel, asked.tile.epilogue_clk, asked.tile.hidden_clk)
     clock = clock_rules(kernel, asked.traffic, asked.step.loads_clk + exposed)
-    return _new_composed(
+    return _Composed(
         asked=asked,
         work=work,
         clock=clock,
@@ -130,24 +107,25 @@ def time_of(kernel: Kernel) -> KernelTime:
     step, tile = asked.step, asked.tile
     steps = schedule.waves * schedule.k_tiles
     waves_us = work.waves_us(sm_clk_mhz)
-    first_load_us = step.loads_clk * (1.0 / sm_clk_mhz)
+    clk_us = 1.0 / sm_clk_mhz
+    first_load_us = step.loads_clk * clk_us
     exposed_us = _exposed_us(kernel, found, waves_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
     floor_us = maximum(_math_floor_us(kernel), dram_floor_us)
     between = tile.between_clk
     held_up = between if is_zero(between) else maximum(schedule.waves - 1.0, 0.0) * between
-    return _new_time(
+    return KernelTime(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
         launch_us=started_us,
         waves_us=waves_us,
         first_load_us=first_load_us,
         exposed_us=exposed_us,
-        tensor_clk=steps * step.math_clk,
-        epilogue_clk=schedule.waves * tile.epilogue_clk,
-        port_clk=steps * step.loads_clk + schedule.waves * step.tail_clk + held_up,
-        latency_clk=steps * step.latency_clk,
+        tensor_us=steps * step.math_clk * clk_us,
+        epilogue_us=schedule.waves * tile.epilogue_clk * clk_us,
+        port_us=(steps * step.loads_clk + schedule.waves * step.tail_clk + held_up) * clk_us,
+        latency_us=steps * step.latency_clk * clk_us,
         l2_us=work.l2_us,
         dram_us=work.dram_us,
         sm_clk_mhz=sm_clk_mhz,

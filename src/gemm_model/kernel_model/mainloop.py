@@ -17,7 +17,7 @@ from gemm_model.core.elementwise import (
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.spilling import spilled_clk
@@ -50,9 +50,6 @@ class KTile:
         return self.port_clk if is_zero(self.arriving_clk) else maximum(self.port_clk, self.arriving_clk)
 
 
-_new_k_tile = constructor(KTile)
-
-
 def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0) -> KTile:
     """The times of a k tile.
 
@@ -72,7 +69,7 @@ def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0
     if resources.short_ring is not False:
         # In a short ring, rows outside the matrix take as long to arrive as rows inside.
         arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
-    return _new_k_tile(
+    return KTile(
         math_clk=math,
         spilled_clk=spilled,
         port_clk=port,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gemm_model.classic_models.throughput import flop_per_clk_of
-from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, GridRows, IntArray, kernel_of, picked
+from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
@@ -25,9 +25,8 @@ from gemm_model.core.prediction import (
     Prediction,
     interleaved,
     known_band,
-    limiting,
 )
-from gemm_model.core.records import formula_record
+from gemm_model.core.records import ReadOnly, formula_record, mapped
 from gemm_model.core.regimes import regime_name
 from gemm_model.kernel_model.alignment import channels_unaligned
 from gemm_model.kernel_model.calibration_file import (
@@ -42,6 +41,7 @@ from gemm_model.kernel_model.calibration_file import (
 from gemm_model.kernel_model.card_band import with_card_band
 from gemm_model.kernel_model.clock import energy_uj, work_of
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
+from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.kernel import Geometry, Kernel, KernelWaves, geometry_of, kernel_on
 from gemm_model.kernel_model.kernel_time import KernelTime, TileTimes, kernel_time, tile_times
 from gemm_model.kernel_model.knowledge import Knowledge, knowledge
@@ -54,15 +54,18 @@ from gemm_model.kernel_model.residual import (
     OFF,
     Residual,
     corrected_us,
-    features,
+    feature_columns,
+    feature_table,
     load_residual,
     residual_beside,
+    rounded,
     supported_share,
 )
-from gemm_model.kernel_model.situation import situation, situation_code
+from gemm_model.kernel_model.situation import positions, situation_code
 from gemm_model.kernel_model.tile_schedule import tile_waves
+from gemm_model.kernel_model.traced import Inputs, Traced
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.feasibility import Grid, Resources, refuse_impossible, resources_of
+from gemm_model.kernels.feasibility import Grid, Resources, at_cells, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_at
 
@@ -72,6 +75,11 @@ ALONE = "burst"
 """Regime of the launches that residuals are trained on."""
 SITUATION_OF = dict(zip(KINDS, PROBLEM_KINDS[1:], strict=True))
 """Situation of each kind of problem that is no epilogue."""
+Searched: TypeAlias = tuple[Any, Values, Values, Any, tuple[Values | Flags, ...]]
+"""What a search for fast kernels needs: times before a correction and at the speed of light [us], situations,
+shares of the correction that apply [1], and what its trees see."""
+Whole: TypeAlias = tuple[tuple[Any, ...], Searched]
+"""Phases, details, bytes and elasticities, and what a search needs."""
 
 
 class KernelModel:
@@ -121,7 +129,10 @@ class KernelModel:
         self.without = frozenset(without)
         self._named = _named_calibration(calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
-        self._resources: dict[tuple[Any, ...], Resources] = {}
+        self._kernels: dict[tuple[Any, ...], Inputs] = {}
+        self._whole = Traced(lambda batch, resources: self._evaluation(batch, resources).whole())
+        self._least = Traced(self._least_us)
+        self._searched = Traced(lambda batch, resources: self._evaluation(batch, resources).searched())
         self._residuals = self._own_residuals(residual)
         self._corrects_picks = residual == AUTO
 
@@ -197,41 +208,35 @@ class KernelModel:
         """Whether a residual corrects some predictions; all predictions then have its phase."""
         return bool(self._residuals)
 
-    def evaluate(self, grid: Grid) -> PhysicalEvaluation:
+    def evaluate(self, grid: Grid) -> GridEvaluation:
         """The physical times of a grid of one type.
 
         A search for the fastest rows needs the rest for few rows: the residual's trees alone take ten times
         as long as the times.
         """
-        kind = MATH_KINDS[int(grid.batch.math_kind)]
-        family = family_at(int(grid.batch.kernel), self.gpu)
-        return self._evaluation(grid.batch, family, kind, grid.shape, grid.resources)
+        return GridEvaluation(
+            self, self._known(grid.batch), grid, self._searched.of(grid.batch, grid.resources)
+        )
+
+    def _known(self, batch: GemmBatch) -> Knowledge:
+        return self.knowledge(family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)])
 
     def least_times(self, grid: Grid) -> LeastTimes:
         """Lower bounds of the kernels' times in a grid."""
-        kind = MATH_KINDS[int(grid.batch.math_kind)]
-        family, rate = family_at(int(grid.batch.kernel), self.gpu), flop_per_clk_of(kind, self.gpu)
-        known = self.knowledge(family, kind)
-        batch, resources = grid.batch, grid.resources
-        kernel = KernelWaves(
-            batch=batch,
-            family=family,
-            rate=rate,
-            flop=batch.flop,
-            resources=resources,
-            schedule=tile_waves(batch, resources, family.tile_order),
-            gpu=self.gpu,
-            numbers=known.numbers.without(self.without),
-            around=REGIMES[self.regime],
-            l2=self.l2,
-        )
-        found = least_us(kernel)
-        residual = known.residual
+        kind, residual = MATH_KINDS[int(grid.batch.math_kind)], self._known(grid.batch).residual
+        found = self._least.of(grid.batch, grid.resources)
         corrected = residual is not None and (kind in residual.splits or any_of(grid.batch.split_k <= 1.0))
         if np.ndim(found) != 1:
             # If the order of tiles pads the matrix, waves depend on it.
             found = np.broadcast_to(found, grid.shape).min(axis=0)
         return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
+
+    def _least_us(self, batch: GemmBatch, resources: Resources) -> Values:
+        family, kind = family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)]
+        schedule, rate = tile_waves(batch, resources, family.tile_order), flop_per_clk_of(kind, self.gpu)
+        numbers = self._known(batch).numbers.without(self.without)
+        of_problem = batch, family, rate, batch.flop, resources, schedule
+        return least_us(KernelWaves(*of_problem, self.gpu, numbers, REGIMES[self.regime], self.l2))
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
@@ -260,12 +265,35 @@ class KernelModel:
             family = family_at(kernel, self.gpu)
         except InputError as error:
             raise RefusedKernelError(range(rows), str(error)) from None
-        evaluation = self._checked(_with_numbers(table), family, kind, (rows,))
-        prediction = evaluation.prediction()
-        residual = evaluation.known.residual
+        batch = _with_numbers(table)
+        prediction, searched = self.predicted(batch, self._checked_resources(batch, family), rows)
+        residual = self._known(batch).residual
         if residual is None:
             return prediction
-        return prediction.corrected(evaluation.corrected_by(residual).runtime_us(slice(None)))
+        return prediction.corrected(corrected_column(searched, residual.forests[kind], rows))
+
+    def predicted(
+        self, batch: GemmBatch, resources: Resources, rows: int
+    ) -> tuple[BatchPrediction, Searched]:
+        """The full prediction of so many rows of one type, without a residual, and what a search needs."""
+        known, (groups, searched) = self._known(batch), self._whole.of(batch, resources)
+        runtime, phase, detail, level, shares = _as_columns(({"runtime_us": searched[0]}, *groups), rows)
+        if self.corrects:
+            phase[RESIDUAL_PHASE] = np.zeros(rows)
+        bands = None if known.band_table is None else known.band_table[positions(searched[2], rows)]
+        if bands is not None and not self.gpu.validated:
+            bands = np.asarray(with_card_band(bands, self.gpu, shares))
+        prediction = BatchPrediction(
+            runtime_us=runtime["runtime_us"],
+            limiter=np.argmax(tuple(shares.values()), axis=0),
+            limiter_names=LIMITERS,
+            phases_us=phase,
+            details=detail,
+            bytes_by_level=level,
+            caveats=self._caveats(known, batch, resources),
+            error_band=bands,
+        )
+        return prediction, searched
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers.
@@ -273,12 +301,32 @@ class KernelModel:
         It equals `predict_batch` on a batch of that row, but avoids columns of length one, which would take a
         fifth of the time.
         """
-        return self.evaluate_row(row).row()
-
-    def _checked(
-        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...]
-    ) -> PhysicalEvaluation:
-        return self._evaluation(batch, family, kind, shape, self._checked_resources(batch, family))
+        inputs = None
+        if row.kinds is not None or row.split_k > 1.0:
+            resources = self._checked_resources(row, family_at(int(row.kernel), self.gpu))
+        else:
+            function, resources, numbers = self._kernel(row)
+            inputs = function, resources, (row.m, row.n, row.k, row.batch, *numbers[len(OF_THE_CALL) :])
+        parts = self._whole.of(row, resources, inputs)
+        (phases_us, details, bytes_by_level, shares), (physical_us, floor_us, code, share, seen) = parts
+        known, runtime_us = self._known(row), physical_us
+        if known.residual is not None:
+            log_error = share * known.residual.forests[known.served].predict_row(rounded(np.array(seen)))
+            runtime_us = corrected_us(physical_us, log_error, floor_us)
+        if self.corrects:
+            phases_us[RESIDUAL_PHASE] = runtime_us - physical_us
+        band = None if known.band_table is None else known_band(known.band_table.item(int(code)))
+        if band is not None and not self.gpu.validated:
+            band = float(with_card_band(band, self.gpu, shares))
+        return Prediction(
+            runtime_us=runtime_us,
+            limiter=max(shares, key=shares.__getitem__),
+            phases_us=ReadOnly(phases_us),
+            details=ReadOnly(details),
+            bytes_by_level=ReadOnly(bytes_by_level),
+            caveats=self._caveats(known, row, resources),
+            error_band=band,
+        )
 
     def _checked_resources(self, batch: GemmBatch, family: KernelFamily) -> Resources:
         """Resources of the rows. Raises RefusedKernelError for a kernel that cannot run."""
@@ -286,12 +334,12 @@ class KernelModel:
         refuse_impossible(batch, self.gpu, family, resources)
         return resources
 
-    def _evaluation(
-        self, batch: GemmBatch, family: KernelFamily, kind: str, shape: tuple[int, ...], resources: Resources
-    ) -> PhysicalEvaluation:
+    def _evaluation(self, batch: GemmBatch, resources: Resources) -> PhysicalEvaluation:
+        """Of kernels of one family and one class of types."""
+        family, kind = family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)]
         whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
-        known = self.knowledge(family, kind)
-        return PhysicalEvaluation(self, kind, known, whole, self.times(whole, kind, self.without), shape)
+        times = self.times(whole, kind, self.without)
+        return PhysicalEvaluation(self, kind, self.knowledge(family, kind), whole, times)
 
     def times(self, geometry: Geometry, kind: str, without: Collection[str]) -> KernelTime:
         """The physical times of a geometry in this model's regime."""
@@ -317,52 +365,77 @@ class KernelModel:
         Raises RefusedKernelError for a kernel that cannot run.
         """
         family = family_at(int(row.kernel), self.gpu)
-        resources = self._row_resources(row, family)
-        return self._evaluation(row, family, MATH_KINDS[row.math_kind], (1,), resources)
+        return self._evaluation(row, self._checked_resources(row, family))
 
-    def _row_resources(self, row: GemmBatch, family: KernelFamily) -> Resources:
-        """The same of one row; those of kernels of plain GEMMs that do not split K, which no size changes,
-        are kept.
-        """
-        if row.kinds is not None or row.split_k > 1.0:
-            return self._checked_resources(row, family)
-        kernel = kernel_of(row)
-        found = self._resources.get(kernel)
+    def _kernel(self, row: GemmBatch) -> Inputs:
+        """The kernel of a row of a plain GEMM that does not split K: no size changes its resources."""
+        key = kernel_of(row)
+        found = self._kernels.get(key)
         if found is None:
-            if len(self._resources) >= KERNELS_KEPT:
-                self._resources.clear()
-            found = self._resources[kernel] = self._checked_resources(row, family)
+            if len(self._kernels) >= KERNELS_KEPT:
+                self._kernels.clear()
+            resources = self._checked_resources(row, family_at(int(row.kernel), self.gpu))
+            found = self._kernels[key] = self._whole.inputs(row, resources)
         return found
+
+    def _caveats(self, known: Knowledge, batch: GemmBatch, resources: Resources) -> tuple[str, ...]:
+        """Caveats that apply to all of these rows."""
+        spilled = resources.spilled_registers
+        most = spilled if is_number(spilled) else float(np.max(spilled))
+        spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
+        found = known.caveats + spills
+        return found if batch.kinds is None else found + self._kind_caveats(known, batch, batch.kinds)
+
+    def _kind_caveats(self, known: Knowledge, batch: GemmBatch, kinds: KindColumns) -> tuple[str, ...]:
+        """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""
+        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(kinds.asked)}
+        caveats = [
+            f"{name}: no such kernel was calibrated on"
+            for name in PROBLEM_KINDS
+            if name in asked and name in known.unfitted
+        ]
+        if any_of(kinds.unlike):
+            caveats.append("grouped: groups of different n or k are taken for as many mean ones")
+        numbers = known.numbers.without(self.without)
+        if numbers.slow_division.warp_clk > 0.0 and any_of(kinds.sigmoids > 0.0):
+            caveats.append(
+                "slow_division: sums are taken to spread by the root of k, as of operands of unit variance; "
+                "smaller ones take what is predicted with model_opts.without=[slow_division]"
+            )
+        if IMPLICIT_GEMM in asked:
+            caveats.append("implicit_gemm: padding is taken to last as long as pixels")
+            if any_of(channels_unaligned(batch, kinds)):
+                caveats.append(
+                    "implicit_gemm: channels or filters fill no row of 16 bytes; the kernels beside that pad "
+                    "matrices are not in the time"
+                )
+            if any_of(kinds.places > 1.0):
+                caveats.append(
+                    "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
+                )
+            if family_at(int(batch.kernel), self.gpu).tile_order.packs_groups:
+                if any_of(kinds.packed > 1.0):
+                    caveats.append(
+                        "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
+                        "groups of one"
+                    )
+            elif any_of(batch.batch > kinds.places):
+                caveats.append(
+                    "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
+                    "many times as fast for groups of few"
+                )
+        return tuple(caveats)
 
 
 @formula_record
 class PhysicalEvaluation:
-    """The physical model's evaluation of a batch's rows, or of a grid (an `Evaluation`)."""
+    """What the physical model finds out about kernels of one type: numbers, columns, or symbols of them."""
 
     model: KernelModel
     kind: str
     known: Knowledge
     geometry: Geometry
     times: KernelTime
-    shape: tuple[int, ...]
-    """Rows; of a grid, tile orders and kernels."""
-
-    @property
-    def runtime_us(self) -> FloatArray:
-        return np.broadcast_to(self.times.runtime_us, self.shape)
-
-    def predictions(self, rows: GridRows) -> BatchPrediction:
-        return self._picked(rows).prediction()
-
-    def correction(self, rows: GridRows) -> Correction | None:
-        residual = self.known.residual
-        if residual is None or not any_of(self._seen_alike(residual)):
-            return None
-        return self._picked(rows).corrected_by(residual)
-
-    def _picked(self, rows: GridRows) -> PhysicalEvaluation:
-        geometry, times = self.geometry.picked(rows), picked(self.times, rows)
-        return PhysicalEvaluation(self.model, self.kind, self.known, geometry, times, rows.cells.shape)
 
     @property
     def _kernel(self) -> Kernel:
@@ -407,101 +480,18 @@ class PhysicalEvaluation:
         }
         return phases_us, details, bytes_by_level
 
-    def row(self) -> Prediction:
-        """The full prediction of a single row of numbers, with the residual if it applies."""
-        phases_us, details, bytes_by_level = self._parts()
-        runtime_us: Any = self.times.runtime_us
-        if self.known.residual is not None:
-            runtime_us = self.corrected_by(self.known.residual).runtime_us(slice(None)).item()
-        if self.model.corrects:
-            phases_us[RESIDUAL_PHASE] = runtime_us - self.times.runtime_us
-        shares = self.elasticities()
-        table, gpu = self.known.band_table, self.model.gpu
-        band = (
-            None if table is None else known_band(table.item(int(situation_code(self.geometry, self.times))))
-        )
-        if band is not None and not gpu.validated:
-            band = float(with_card_band(band, gpu, shares))
-        return Prediction(
-            runtime_us=runtime_us,
-            limiter=max(shares, key=shares.__getitem__),
-            phases_us=phases_us,
-            details=details,
-            bytes_by_level=bytes_by_level,
-            caveats=self.caveats(),
-            error_band=band,
-        )
+    def whole(self) -> Whole:
+        return (*self._parts(), Composed(self._kernel, self.times).elasticities()), self.searched()
 
-    def prediction(self) -> BatchPrediction:
-        """The full prediction of these rows, without a residual."""
-        (rows,) = self.shape
-        groups = ({"runtime_us": self.times.runtime_us}, *self._parts(), self.elasticities())
-        runtime, phase, detail, level, shares = _as_columns(groups, rows)
-        if self.model.corrects:
-            phase[RESIDUAL_PHASE] = np.zeros(rows)
-        return BatchPrediction(
-            runtime_us=runtime["runtime_us"],
-            limiter=limiting(LIMITERS, tuple(shares.values())),
-            limiter_names=LIMITERS,
-            phases_us=phase,
-            details=detail,
-            bytes_by_level=level,
-            caveats=self.caveats(),
-            error_band=self.error_band(),
-        )
-
-    def elasticities(self) -> Mapping[str, Any]:
-        """What of a 1 % faster resource reaches the runtime, by LIMITERS, for each row."""
-        return Composed(self._kernel, self.times).elasticities()
-
-    def caveats(self) -> tuple[str, ...]:
-        """Caveats that apply to all of these rows."""
-        spilled = self.geometry.resources.spilled_registers
-        most = spilled if is_number(spilled) else float(np.max(spilled))
-        spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
-        found = self.known.caveats + spills
-        kinds = self.geometry.batch.kinds
-        return found if kinds is None else found + self._kind_caveats(kinds)
-
-    def _kind_caveats(self, kinds: KindColumns) -> tuple[str, ...]:
-        """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""
-        asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in every_word(kinds.asked)}
-        caveats = [
-            f"{name}: no such kernel was calibrated on"
-            for name in PROBLEM_KINDS
-            if name in asked and name in self.known.unfitted
-        ]
-        if any_of(kinds.unlike):
-            caveats.append("grouped: groups of different n or k are taken for as many mean ones")
-        numbers = self.known.numbers.without(self.model.without)
-        if numbers.slow_division.warp_clk > 0.0 and any_of(kinds.sigmoids > 0.0):
-            caveats.append(
-                "slow_division: sums are taken to spread by the root of k, as of operands of unit variance; "
-                "smaller ones take what is predicted with model_opts.without=[slow_division]"
-            )
-        if IMPLICIT_GEMM in asked:
-            caveats.append("implicit_gemm: padding is taken to last as long as pixels")
-            if any_of(channels_unaligned(self.geometry.batch, kinds)):
-                caveats.append(
-                    "implicit_gemm: channels or filters fill no row of 16 bytes; the kernels beside that pad "
-                    "matrices are not in the time"
-                )
-            if any_of(kinds.places > 1.0):
-                caveats.append(
-                    "implicit_gemm: places of a strided data gradient are taken for as many mean ones"
-                )
-            if self.geometry.family.tile_order.packs_groups:
-                if any_of(kinds.packed > 1.0):
-                    caveats.append(
-                        "implicit_gemm: groups of few channels share tiles; libraries have other kernels for "
-                        "groups of one"
-                    )
-            elif any_of(self.geometry.batch.batch > kinds.places):
-                caveats.append(
-                    "implicit_gemm: each group of channels is a product of its own; libraries have kernels "
-                    "many times as fast for groups of few"
-                )
-        return tuple(caveats)
+    def searched(self) -> Searched:
+        times, residual = self.times, self.known.residual
+        share: Any = 0.0
+        seen: tuple[Values | Flags, ...] = ()
+        if residual is not None:
+            # Of a correction.
+            supported = supported_share(times.set_clk_mhz / self.model.gpu.sm_clk_mhz)
+            share, seen = self._seen_alike(residual) * supported, feature_columns(*self._seen_by_trees())
+        return times.runtime_us, times.floor_us, situation_code(self.geometry, times), share, seen
 
     def _energy(self) -> dict[str, Values]:
         gpu, times, power = self.model.gpu, self.times, self.known.numbers.power
@@ -511,17 +501,6 @@ class PhysicalEvaluation:
     def tile_times(self) -> TileTimes:
         """The times of one tile; of an evaluation of one row of numbers."""
         return tile_times(self._kernel)
-
-    def error_band(self) -> FloatArray | None:
-        """Of each row, as in `BatchPrediction`."""
-        table = self.known.band_table
-        if table is None:
-            return None
-        result: FloatArray = table[situation(self.geometry, self.times)]
-        gpu = self.model.gpu
-        if not gpu.validated:
-            result = np.asarray(with_card_band(result, gpu, self.elasticities()))
-        return result
 
     def _seen_alike(self, residual: Residual) -> Flags:
         """Mask of the rows that the trees correct: plain GEMMs, and split-K kernels if they were trained on
@@ -546,20 +525,47 @@ class PhysicalEvaluation:
             return geometry, self.times
         return geometry, model.times_for_trees(geometry, self.kind)
 
-    def corrected_by(self, residual: Residual) -> Correction:
-        """The correction of these rows by a residual's trees."""
-        times = self.times
-        seen = features(*self._seen_by_trees())
-        physical_us, floor_us = np.atleast_1d(times.runtime_us, times.floor_us)
-        forest = residual.forests[self.kind]
-        supported = supported_share(times.set_clk_mhz / self.model.gpu.sm_clk_mhz)
-        share = np.broadcast_to(self._seen_alike(residual) * supported, physical_us.shape)
 
-        def runtime_us(rows: BoolArray | slice) -> FloatArray:
-            log_error = share[rows] * forest.predict(seen[:, rows])
-            return corrected_us(physical_us[rows], log_error, floor_us[rows])
+@dataclass(frozen=True, slots=True)
+class GridEvaluation:
+    """The physical times of a grid (an `Evaluation`)."""
 
-        return Correction(runtime_us=runtime_us, error_band=self.error_band)
+    model: KernelModel
+    known: Knowledge
+    grid: Grid
+    searched: Searched
+
+    @property
+    def runtime_us(self) -> FloatArray:
+        return np.broadcast_to(self.searched[0], self.grid.shape)
+
+    def correction(self, orders: IntArray, kernels: IntArray) -> Correction | None:
+        residual, table = self.known.residual, self.known.band_table
+        if residual is None or not np.any(self.searched[3]):
+            return None
+
+        def of_cells(values: Any) -> Any:
+            if isinstance(values, tuple):
+                return tuple(map(of_cells, values))
+            return at_cells(values, orders, kernels)
+
+        def error_band() -> FloatArray | None:
+            if table is not None and self.model.gpu.validated:
+                return np.asarray(table[positions(searched[2], len(kernels))])
+            batch = self.grid.batch.mapped(lambda _, values: of_cells(values))
+            return self.model.predicted(batch, mapped(self.grid.resources, of_cells), len(kernels))[
+                0
+            ].error_band
+
+        searched = of_cells(self.searched)
+        return corrected_column(searched, residual.forests[self.known.served], len(kernels)), error_band
+
+
+def corrected_column(searched: Searched, forest: Forest, rows: int) -> FloatArray:
+    """The times of so many rows, corrected by a residual's trees [us]."""
+    physical_us, floor_us, _, share, seen = searched
+    log_error = share * forest.predict(feature_table(seen, rows))
+    return np.broadcast_to(corrected_us(physical_us, log_error, floor_us), (rows,))
 
 
 def _named_calibration(calibration: str | Calibration) -> Calibration | None:
@@ -574,15 +580,11 @@ def _with_numbers(batch: GemmBatch) -> GemmBatch:
 
     Several rows keep the column of m, so that their times are columns too.
     """
-    return batch.mapped(_number if len(batch) == 1 else _number_or_column)
-
-
-def _number(_name: str, column: Any) -> Any:
-    return column.item() if isinstance(column, np.ndarray) else column
+    return batch.mapped(_number_or_column)
 
 
 def _number_or_column(name: str, column: Any) -> Any:
-    if name == "m" or not isinstance(column, np.ndarray):
+    if not isinstance(column, np.ndarray) or (name == "m" and len(column) > 1):
         return column
     return column[0].item() if column.strides == (0,) or (column == column[0]).all() else column
 
@@ -597,9 +599,6 @@ def _as_columns(groups: Sequence[Mapping[str, Values]], rows: int) -> list[dict[
     Numbers share one array, because making an array for each would take as long as the model.
     """
     values = [value for group in groups for value in group.values()]
-    if rows == 1 and set(map(type, values)) == {float}:
-        columns = iter(np.array(values)[:, np.newaxis])
-    else:
-        columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
+    columns = iter([np.full(rows, value) if is_number(value) else value for value in values])
     # Each group takes as many columns as it has names.
     return [dict(zip(group, columns, strict=False)) for group in groups]

@@ -14,6 +14,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.straight import called
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.family import TileOrder
 
@@ -189,11 +190,18 @@ class _CountedRequests:
         size = where(ctas < 4.0, minimum(ctas, 2.0) - 1.0, 2.0)
         kind = (size * 2.0 + minor_shared) * 2.0 + major_shared
         kind = (kind * (sms + 1.0) + group) * (sms + 1.0) + steps
+        found: tuple[Values, Values] = called(
+            self._seen, kind, (several - 1.0) * (sms + 1.0) + minimum(floor(clusters), sms)
+        )
+        return found
+
+    def _seen(self, kind: Values, behind: Values) -> tuple[Values, Values]:
+        """What is counted of a kind, so many places behind its first one."""
         place = taken(self.place, kind)
         if any_of(place < 0.0):
             self._add(np.unique(np.atleast_1d(kind)))
             place = taken(self.place, kind)
-        at = (place + several - 1.0) * (sms + 1.0) + minimum(floor(clusters), sms)
+        at = place * (self.sms + 1.0) + behind
         minor, major = self.extents
         return taken(minor, at), taken(major, at)
 

@@ -7,7 +7,7 @@ never from m, n and k themselves. The correction is clipped, so that the physica
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,16 @@ import numpy as np
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, power_of_two_divisor
+from gemm_model.core.elementwise import (
+    Flags,
+    Values,
+    ceil,
+    exp,
+    floor,
+    maximum,
+    minimum,
+    power_of_two_divisor,
+)
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.alignment import LINE_BYTES
@@ -30,6 +39,7 @@ from gemm_model.kernel_model.kernel_time import KernelTime
 LIMIT = 0.08
 """The correction's bound [1, of the physical time]; all residuals; chosen: the physical model stays the
 answer."""
+LOG_LIMITS = math.log(1.0 - LIMIT), math.log(1.0 + LIMIT)
 OFF = "off"
 AUTO = "auto"
 SUFFIX = ".residual.npz"
@@ -56,46 +66,50 @@ among DRAM's bytes, out-of-bounds fill, and how clusters share a tile."""
 
 def features(geometry: Geometry, times: KernelTime) -> Features:
     """The features of the trees, of shape (FEATURES, rows), for numbers and arrays alike."""
-    batch, schedule, moved = geometry.batch, geometry.schedule, times.traffic
-    of_runtime = 1.0 / times.runtime_us
-    columns = (
-        batch.cta_m,
-        batch.cta_n,
-        batch.cluster_m,
-        batch.cluster_n,
-        batch.schedule == PINGPONG,
-        schedule.filled_m,
-        schedule.filled_n,
-        times.launch_us * of_runtime,
-        times.tensor_us * of_runtime,
-        times.epilogue_us * of_runtime,
-        times.port_us * of_runtime,
-        times.latency_us * of_runtime,
-        times.l2_us * of_runtime,
-        times.dram_us * of_runtime,
-        times.waves_us / (schedule.waves * schedule.k_tiles),
-        minimum(_alignment(batch.a_pitch_bytes), _alignment(batch.b_pitch_bytes)),
-        _alignment(batch.output_pitch_bytes),
-        schedule.waves,
-        schedule.last_tiles / schedule.resident,
-        schedule.resident,
-        schedule.k_tiles,
-        geometry.resources.stages,
-        ceil(batch.m / (batch.cta_m * batch.cluster_m)),
-        ceil(batch.n / (batch.cta_n * batch.cluster_n)),
-        schedule.resident * batch.cluster_m * batch.cluster_n,
-        _slowest_us(times) / times.waves_us,
-        moved.merged_bytes / moved.l2_request_bytes,
-        moved.dram_read_bytes / maximum(moved.dram_bytes, 1.0),
-        times.edge.bytes_per_wave * schedule.waves * of_runtime * 1e-6,
-        schedule.sharers,
-        schedule.splits_at_once,
-        times.exposed_us * of_runtime,
-    )
-    table = np.empty((len(FEATURES), np.size(times.runtime_us)))
+    return feature_table(feature_columns(geometry, times), np.size(times.runtime_us))
+
+
+def feature_table(columns: Sequence[Values | Flags], rows: int) -> Features:
+    """FEATURES of so many rows as an array."""
+    table = np.empty((len(FEATURES), rows))
     for row, values in zip(table, columns, strict=True):
         row[:] = values
+    return rounded(table)
+
+
+def rounded(table: FloatArray) -> Features:
+    """A table of features as the trees take it."""
     return np.round(table, FEATURE_DECIMALS, out=table).astype(np.float32)
+
+
+def feature_columns(geometry: Geometry, times: KernelTime) -> tuple[Values | Flags, ...]:
+    """FEATURES of some rows."""
+    batch, schedule, moved = geometry.batch, geometry.schedule, times.traffic
+    of_runtime = 1.0 / times.runtime_us
+    alignment = minimum(_alignment(batch.a_pitch_bytes), _alignment(batch.b_pitch_bytes))
+    clusters = (
+        ceil(batch.m / (batch.cta_m * batch.cluster_m)),
+        ceil(batch.n / (batch.cta_n * batch.cluster_n)),
+    )
+    shares_us = (
+        *(times.launch_us, times.tensor_us, times.epilogue_us, times.port_us, times.latency_us),
+        *(times.l2_us, times.dram_us),
+    )
+    return (
+        *(batch.cta_m, batch.cta_n, batch.cluster_m, batch.cluster_n, batch.schedule == PINGPONG),
+        *(schedule.filled_m, schedule.filled_n, *(share_us * of_runtime for share_us in shares_us)),
+        *(
+            times.waves_us / (schedule.waves * schedule.k_tiles),
+            alignment,
+            _alignment(batch.output_pitch_bytes),
+        ),
+        *(schedule.waves, schedule.last_tiles / schedule.resident, schedule.resident, schedule.k_tiles),
+        *(geometry.resources.stages, *clusters, schedule.resident * batch.cluster_m * batch.cluster_n),
+        *(_slowest_us(times) / times.waves_us, moved.merged_bytes / moved.l2_request_bytes),
+        moved.dram_read_bytes / maximum(moved.dram_bytes, 1.0),
+        times.edge.bytes_per_wave * schedule.waves * of_runtime * 1e-6,
+        *(schedule.sharers, schedule.splits_at_once, times.exposed_us * of_runtime),
+    )
 
 
 def _slowest_us(times: KernelTime) -> Values:
@@ -116,11 +130,10 @@ def supported_share(settled_clk_share: Values) -> Values:
     return maximum(minimum((settled_clk_share - none) / (whole - none), 1.0), 0.0)
 
 
-def corrected_us(physical_us: Values, log_error: FloatArray, floor_us: Values) -> FloatArray:
+def corrected_us(physical_us: Values, log_error: Values, floor_us: Values) -> Any:
     """The physical times corrected by their expected error, by at most LIMIT and never below `floor_us`."""
-    log_factor = np.clip(-log_error, np.log(1.0 - LIMIT), np.log(1.0 + LIMIT))
-    result: FloatArray = np.maximum(physical_us * np.exp(log_factor), floor_us)
-    return result
+    log_factor = minimum(maximum(-log_error, LOG_LIMITS[0]), LOG_LIMITS[1])
+    return maximum(physical_us * exp(log_factor), floor_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gemm_model.core.batch import IntArray
-from gemm_model.core.elementwise import Values, is_number, maximum, where
+from gemm_model.core.elementwise import Values, maximum, where
 from gemm_model.kernel_model.calibration_file import WHOLE_SITUATIONS
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.kernel_time import KernelTime
@@ -18,10 +18,12 @@ FEW_WAVES = 4.0
 
 def situation(geometry: Geometry, times: KernelTime) -> IntArray:
     """Position in SITUATIONS of each row."""
-    found = situation_code(geometry, times)
-    if is_number(found) and not is_number(times.waves_us):
-        found = np.full_like(times.waves_us, found)
-    return np.atleast_1d(found).astype(np.int64)
+    return positions(situation_code(geometry, times), np.size(times.waves_us))
+
+
+def positions(code: Values, rows: int) -> IntArray:
+    """A code, or a column of them, as positions of so many rows."""
+    return np.broadcast_to(code, (rows,)).astype(np.int64)
 
 
 def situation_code(geometry: Geometry, times: KernelTime) -> Values:

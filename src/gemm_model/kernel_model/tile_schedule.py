@@ -19,7 +19,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.kernel_config import ALONG_M, HEURISTIC
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
 
@@ -58,9 +58,6 @@ class TileWaves:
         return self.full_waves + where(self.last_tiles > 0, 1.0, 0.0)
 
 
-_new_waves = constructor(TileWaves)
-
-
 @formula_record
 class TileSchedule(TileWaves):
     """The waves, and the panels that they touch in the order of the tiles."""
@@ -83,9 +80,6 @@ class TileSchedule(TileWaves):
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is filled and computed as well."""
     filled_n: Values
-
-
-_new_schedule = constructor(TileSchedule)
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -111,16 +105,8 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
     minor_panels, major_panels = _panels(at_once, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
-    return _new_schedule(
-        tiles=found.tiles,
-        resident=found.resident,
-        full_waves=found.full_waves,
-        last_tiles=found.last_tiles,
-        last_work=found.last_work,
-        sharers=found.sharers,
-        splits_at_once=found.splits_at_once,
-        partial_sums=found.partial_sums,
-        k_tiles=found.k_tiles,
+    return TileSchedule(
+        **{name: getattr(found, name) for name in TileWaves.__dataclass_fields__},
         minor_is_m=minor_is_m,
         minor_panels=minor_panels,
         major_panels=major_panels,
@@ -256,7 +242,7 @@ def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k
         last_work = where(deals, longest / k_tiles, 1.0)
         sharers = where(deals, pieces, batch.split_k)
         shared = where(deals, dealt / tiles, 1.0)
-    return _new_waves(
+    return TileWaves(
         tiles=tiles,
         resident=resident,
         full_waves=full,

@@ -17,7 +17,7 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.records import constructor, formula_record
+from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.alignment import further_pieces
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch_context import footprint_bytes
@@ -75,9 +75,6 @@ class Traffic:
         return self.l2_load_bytes - self.l2_uncounted_bytes + self.l2_launch_bytes
 
 
-_new_traffic = constructor(Traffic)
-
-
 def traffic(kernel: Kernel) -> Traffic:
     """The bytes of a kernel by level of memory; in a chain, its outputs evict those of the one before."""
     batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
@@ -104,7 +101,7 @@ def traffic(kernel: Kernel) -> Traffic:
     merged = k_bytes * _merged_bytes(asked, late, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
     known = room_numbers("kernel_model")
-    return _new_traffic(
+    return Traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
         output_bytes=output,

@@ -57,8 +57,6 @@ EXCHANGED = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *REDUCTIONS})
 """Epilogue words that kernels computing D^T = B A^T support: those without an extent of the output."""
 UNSPLIT = frozenset({GROUPS, BLOCK_SCALING})
 """Kinds of problem that no split-K kernel supports."""
-ALL_ORDERS, FIRST_ORDERS = slice(None), slice(2)
-"""Tile orders of a kernel: all, or the family's first two swizzles (a wide group and a plain raster)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +121,9 @@ class CandidateSpace:
         return self.grid_of_shapes(sizes_of(problem), not_plain=() if problem.plain else (problem,))
 
     def grid_of_shapes(
-        self,
-        sizes: FloatArray,
-        *,
-        kernels: IntArray | None = None,
-        orders: slice = ALL_ORDERS,
-        not_plain: Sequence[GemmProblem] = (),
+        self, sizes: FloatArray, *, kernels: IntArray | None = None, not_plain: Sequence[GemmProblem] = ()
     ) -> Grid:
-        """The grid of several problems' kernels, problem by problem, in some of their tile orders.
+        """The grid of several problems' kernels, problem by problem, in their tile orders.
 
         `sizes` holds m, n, k and batch as rows, one column for each problem. `kernels`, of shape (problems,
         kernels of each), holds positions among the kernels of this space; None gives each problem all
@@ -142,11 +135,9 @@ class CandidateSpace:
         def of_kernel(values: Any) -> Any:
             if not isinstance(values, np.ndarray):
                 return values
-            if values.ndim == 2:
-                return values[orders]
-            if kernels is not None:
+            if kernels is not None and values.ndim == 1:
                 return values[kernels.reshape(-1)]
-            return values if problems == 1 else np.tile(values, problems)
+            return values if problems == 1 or values.ndim == 2 else np.tile(values, problems)
 
         def of_problem(values: FloatArray) -> Any:
             return values.item() if problems == 1 else np.repeat(values, each)
@@ -159,7 +150,7 @@ class CandidateSpace:
         columns["kinds"] = _kinds_of_grid(not_plain, columns, each)
         return Grid(
             GemmBatch(**columns, k=of_problem(k), batch=of_problem(batch)),
-            len(range(self.family.space.orders_per_kernel)[orders]),
+            self.family.space.orders_per_kernel,
             mapped(self.resources, of_kernel),
         )
 

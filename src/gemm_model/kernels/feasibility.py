@@ -122,7 +122,7 @@ class Resources:
     """Tensor-memory columns of the scale factors of one k tile."""
 
 
-_RESOURCES = tuple(spec.name for spec in fields(Resources))
+RESOURCES = tuple(spec.name for spec in fields(Resources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,21 @@ class Grid:
         batch = self.batch.mapped(lambda _, values: some(values))
         return Grid(batch, self.orders, mapped(self.resources, some))
 
+    def row(self, order: int, kernel: int) -> GemmBatch:
+        """One kernel in one order, as numbers."""
+        found = self.batch.mapped(lambda _, values: at_cells(values, order, kernel))
+        return found.mapped(lambda _, value: value.item() if isinstance(value, np.generic) else value)
+
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
         return self.batch.mapped(lambda _, values: np.broadcast_to(values, self.shape).T.reshape(-1))
+
+
+def at_cells(values: Any, orders: Any, kernels: Any) -> Any:
+    """What is of some cells of a grid, by their tile orders and kernels."""
+    if not isinstance(values, np.ndarray):
+        return values
+    return values[kernels] if values.ndim == 1 else values[orders, kernels % values.shape[1]]
 
 
 def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
@@ -303,7 +315,7 @@ def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
             column[rows] = part
         return column
 
-    return Resources(**{name: merged(name) for name in _RESOURCES})
+    return Resources(**{name: merged(name) for name in RESOURCES})
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:

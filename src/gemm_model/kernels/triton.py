@@ -104,11 +104,7 @@ TRITON_SM90 = KernelFamily(
     knows=WRITTEN | {BLOCK_SCALING},
     space=replace(SPACE, slow_sums=False),
     resources=replace(
-        TMA_RULES,
-        mmas_ahead=mmas_ahead,
-        awaited_math=awaited_math,
-        in_step=in_step,
-        short_ring=True,
+        TMA_RULES, mmas_ahead=mmas_ahead, awaited_math=awaited_math, in_step=in_step, short_ring=True
     ),
     tile_order=GROUPED_ALONG_M,
     tile_period=TilePeriod(groups_tile_by_tile=True),

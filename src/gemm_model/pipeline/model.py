@@ -14,7 +14,7 @@ from gemm_model.core.elementwise import Values
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
-from gemm_model.core.prediction import BatchPrediction, limiting
+from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.pipeline.machine import (
@@ -173,7 +173,7 @@ class PipelineModel(ArrayModel):
         phases = {name: columns.pop(name) for name in ("launch", "first_load", "mainloop", "epilogues")}
         return BatchPrediction(
             runtime_us=runtime_us,
-            limiter=limiting(LIMITERS, rhythm),
+            limiter=np.argmax(rhythm, axis=0),
             limiter_names=LIMITERS,
             phases_us=phases,
             details=columns,

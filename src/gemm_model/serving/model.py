@@ -279,9 +279,7 @@ def mma_clk(kernels: Kernels) -> FloatArray:
     rows, wide = _multiplied(kernels)
     flop = 2.0 * grid.cta_k
     return np.where(
-        resources.from_smem,
-        flop * grid.cta_m * grid.cta_n / rate * whole,
-        flop * rows * wide / slow_rate,
+        resources.from_smem, flop * grid.cta_m * grid.cta_n / rate * whole, flop * rows * wide / slow_rate
     )
 
 

@@ -59,7 +59,7 @@ def kernel_timeline(
     without a tile, and for a problem that is no plain GEMM.
     """
     evaluation = _evaluated(problem, config, model)
-    prediction = evaluation.row()
+    prediction = model.predict_row(numbers_of(problem, config))
     waves = waves_of(evaluation, prediction, read_us=read_us)
     sms = waves.clusters * waves.ctas
     if not 0 <= detailed_sm < sms:

@@ -1,0 +1,43 @@
+"""Traced formulas give what the formulas give, of numbers and of columns."""
+
+import numpy as np
+import pytest
+
+from gemm_model.core.elementwise import any_of, floor, maximum, minimum, repeated, root, taken, where
+from gemm_model.core.straight import Extent, called, straight
+
+TABLE = np.array([3.0, 1.0, 4.0, 1.0, 5.0])
+OPERANDS = np.array([[2.5, 7.0, 1.0, 3.0], [3.5, 0.5, 4.0, 3.25]])
+
+
+def formula(a, b, c):
+    """Operations of each kind, and a root by Newton, which stops where all are found."""
+    start = maximum(a, b) + root(a * b, 4.0) * c
+    half, least = called(lambda one, other: (one / 2.0, minimum(one, other)), start, b)
+    third = where((a > 2.0) & (b >= 1.0), taken(TABLE, floor(minimum(a, 4.0))), 0.5**b)
+
+    def step(before, found):
+        beyond = found * found - start
+        return (found, found - beyond / (2.0 * found)), beyond * beyond < 1e-20
+
+    before, found = repeated(step, (1.0, start), 30)
+    extra = least - third if any_of(b > 3.0) else 1.0
+    return {"root": found, "beside": (before, half, extra, start * 1.0 + c * 0.0)}
+
+
+@pytest.mark.parametrize("c", [1.0, 1.5])
+def test_numbers_and_columns_take_the_same_way(c):
+    a, b = OPERANDS.copy()
+    of_columns, of_numbers = (straight(formula, [Extent(axes), Extent(axes), c]) for axes in (1, 0))
+    for _ in range(2):  # which would differ if inputs were written into
+        found, expected = of_columns(a, b), formula(*OPERANDS, c)
+        assert found["root"] == pytest.approx(expected["root"], rel=1e-14)
+        assert np.stack(found["beside"]) == pytest.approx(np.stack(expected["beside"]), rel=1e-14)
+    assert of_numbers(2.5, 3.5) == formula(2.5, 3.5, c)
+    of_grid = straight(formula, [Extent(1), Extent(2), c])(a, b[:, None])
+    assert of_grid["root"] == pytest.approx(formula(a, b[:, None], c)["root"], rel=1e-14)
+
+
+def test_a_formula_that_asks_a_symbol_is_refused():
+    with pytest.raises(TypeError, match="asks whether a symbol is true"):
+        straight(lambda a: 1.0 if a > 2.0 else a, [Extent(0)])

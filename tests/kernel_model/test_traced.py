@@ -1,0 +1,36 @@
+"""Predictions do not change once their formulas are traced."""
+
+import pytest
+
+from gemm_model import GemmProblem
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model import traced
+from gemm_model.kernel_model.model import KernelModel
+from gemm_model.kernels.candidates import candidate_spaces
+from gemm_model.kernels.registry import families, family_of
+
+OPTIONS = [{}, {"regime": "sustained"}, {"regime": "graph", "without": ["l2_capacity"]}]
+KERNELS = [(gpu, name) for gpu in ("h200", "b200_1300mhz", "a100_sxm_80gb") for name in families(gpu)]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("card", "family"), KERNELS)
+def test_traced_formulas_predict_the_same(card, family, options, monkeypatch):
+    gpu, problem = load_gpu(card), GemmProblem.of(1000, 520, 776, batch=3)
+    monkeypatch.setattr(traced, "OFTEN", 0.5)
+    usual, quick = KernelModel(gpu, **options), KernelModel(gpu, **options)
+    for each in (usual._whole, usual._searched, usual._least):
+        each.of = lambda batch, resources, _=None, formulas=each.formulas: formulas(batch, resources)
+    grid = candidate_spaces(family_of(family, gpu), gpu, problem)[0].grid_of(problem)
+    table, physical_us = usual.predict_batch(grid.rows()), usual.evaluate(grid).runtime_us
+    for _ in range(2):  # the first one traces
+        assert quick.evaluate(grid).runtime_us == pytest.approx(physical_us, rel=1e-12)
+        assert (quick.least_times(grid).physical_us <= physical_us.min(axis=0) * (1.0 + 1e-9)).all()
+        found = quick.predict_batch(grid.rows())
+        assert found.runtime_us == pytest.approx(table.runtime_us, rel=1e-12)
+        assert (found.limiter == table.limiter).all()
+    for row in map(grid.row, [0] * 9, range(0, len(grid.batch), 101)):
+        assert usual.predict_row(row) == quick.predict_row(row) == quick.predict_row(row)
+    assert all(
+        each.made for of in (quick._whole, quick._searched, quick._least) for each in of.known.values()
+    )
