@@ -87,7 +87,10 @@ def rows_of(tmp_path, name, where):
 
 def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_beside_them(tmp_path, small):
     (tmp_path / "config.json").write_text(json.dumps(EXPERTS))
-    assert emit(tmp_path, "--model", str(tmp_path / "config.json"), "--node-gpus", "2") == 0
+    of_six = {**EXPERTS, "num_experts_per_tok": 6}
+    (tmp_path / "six.json").write_text(json.dumps(of_six))
+    models = f"{tmp_path}/config.json,{tmp_path}/six.json"
+    assert emit(tmp_path, "--model", models, "--node-gpus", "2") == 0
     gpu, numbers = load_gpu("h200"), room_numbers("serving")
     for name, queries, step in (("context", 256, 0), ("generation", 1, 255)):
         where = {"batch_size": 4, "num_heads": 4, "num_key_value_heads": 1, "isl": queries, "step": step}
@@ -98,7 +101,7 @@ def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_besi
         beside_us = numbers.attention_beside_us + 4 * queries / (132 * 32) * numbers.token_write_us
         kernel_us = rank_attention(problem, gpu, model=AttentionModel(gpu)).best.prediction.runtime_us
         assert row.latency * 1e3 == pytest.approx(kernel_us + beside_us)
-    where = {"num_tokens": 64, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced"}
+    where = {"num_tokens": 64, "moe_tp_size": 2, "moe_ep_size": 1, "distribution": "balanced", "topk": 2}
     (row,) = rows_of(tmp_path, "moe", where).itertuples()
     cell = moe_cells(shapes_of(EXPERTS), Parallelism(tensor=2))[0]
     layer = [[cell.product(64, down=down) for down in (False, True)]]
@@ -107,15 +110,16 @@ def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_besi
     expected_us = products_us + numbers.experts_beside_us + moved / gpu.dram_read_bytes_per_us
     assert row.latency * 1e3 == pytest.approx(expected_us)
     assert (row.inter_size, row.hidden_size, row.num_experts, row.topk) == (1024, 512, 8, 2)
-    # Spread over two cards: 64 rows, vLLM's default configuration, and zeros in the second product of all rows.
-    (row,) = rows_of(tmp_path, "moe", {**where, "moe_tp_size": 1, "moe_ep_size": 2}).itertuples()
-    cell = moe_cells(shapes_of(EXPERTS), Parallelism(tensor=2, expert=2))[0]
-    layer = [[replace(cell.product(64, down=down), topk=1, experts_total=4) for down in (False, True)]]
+    # Spread over two cards: 192 rows, vLLM's default configuration, and zeros in the second product of all rows.
+    # torch sums six rows of a token as slowly as eight.
+    (row,) = rows_of(tmp_path, "moe", {**where, "topk": 6, "moe_tp_size": 1, "moe_ep_size": 2}).itertuples()
+    cell = moe_cells(shapes_of(of_six), Parallelism(tensor=2, expert=2))[0]
+    layer = [[replace(cell.product(192, down=down), topk=1, experts_total=4) for down in (False, True)]]
     products_us = choose_layers(layer, gpu, framework_of("vllm"), "balanced")[0].default_us
-    moved = 2 * 64 * (2 * (3 * 1024 + 2 * 512) + 512)
+    moved = 2 * 64 * (6 * (3 * 1024 + 512 / 0.71) + (8 + 1) * 512 / 0.64)
     expected_us = products_us + numbers.experts_beside_us + moved / gpu.dram_read_bytes_per_us
     assert row.latency * 1e3 == pytest.approx(expected_us)
-    assert len(rows_of(tmp_path, "moe", {"moe_dtype": "bfloat16"})) == 3 * 3 * 2
+    assert len(rows_of(tmp_path, "moe", {"moe_dtype": "bfloat16", "topk": 2})) == 3 * 3 * 2
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 64, 4096])

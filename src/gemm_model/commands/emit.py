@@ -91,10 +91,8 @@ def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]
     }
     with common.progress("predicting", sum(map(len, rows.values()))) as advance:
         for name, of_model in rows.items():
-            path = Path(name)
-            place = (
-                args.output / "compute" / gpu.name / (path if path.is_dir() else path.with_suffix("")).name
-            )
+            path = Path(name) if Path(name).is_dir() else Path(name).with_suffix("")
+            place = args.output / "compute" / gpu.name / path.name
             for table, found in planner_tables.tables_of(of_model, advance).items():
                 files[place / f"{table}.csv"] = found
     for path, found in files.items():

@@ -51,6 +51,9 @@ POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
 MOE_TYPES = {("e4m3", "tensor"): "fp8", ("e4m3", "block128x128"): "fp8_block"}
 FEW_ROWS = (0.01, 2.0)
 """Its least and largest draw where there are at most as many rows as experts; else 1 and 0.8 of the tokens."""
+SUMMED = 4
+"""Rows of a token that vLLM sums by a kernel of its own at most (csrc/moe/moe_align_sum_kernels.cu), and that torch's,
+which sums more, takes at once [1]: six last as long as eight."""
 Advance = Callable[[int], None]
 Row = Callable[[], dict[str, Any]]
 """Predicts a row of a table."""
@@ -165,8 +168,13 @@ def _experts_row(tensor: int, cell: MoeCell, gpu: GpuSpec, tokens: int, name: st
         products_us = chosen.predicted_us if ranks == 1 else chosen.default_us
     # The activation reads and writes the first product, the sum reads the second one; both of all cards' experts.
     # Where experts are spread, the second product is filled with zeros first.
-    moved = tokens * (cell.topk * (3 * cell.size + (1 if ranks == 1 else 2) * cell.hidden) + cell.hidden)
-    time_us = products_us + room_numbers("serving").experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
+    numbers, pairs = room_numbers("serving"), tokens * cell.topk
+    summed = float((pairs + tokens) * cell.hidden)
+    if cell.topk > SUMMED:
+        summed = tokens * (-(-cell.topk // SUMMED) * SUMMED + 1) * cell.hidden / numbers.sum_share
+    zeros = 0.0 if ranks == 1 else pairs * cell.hidden / numbers.fill_share
+    moved = 3.0 * pairs * cell.size + summed + zeros
+    time_us = products_us + numbers.experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
     sizes = {"num_tokens": tokens, "hidden_size": cell.hidden, "inter_size": cell.size * tensor}
     sizes |= {
         "topk": cell.topk,
