@@ -251,12 +251,9 @@ def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
         ({"hidden_size": 64}, (), "no num_hidden_layers or n_layer"),
         ({**SMALL, "torch_dtype": "float32"}, (), "in_dtype is fp32"),
         ({**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}}, (), "weights of int4, which"),
-        (
-            {**GQA, "quantization_config": {"quant_method": "mxfp4"}},
-            (),
-            "weights of mxfp4, which another kernel",
-        ),
+        ({**GQA, "quantization_config": {"quant_method": "mxfp4"}}, (), "weights of mxfp4, which another"),
         ([], (), "expected a mapping"),
+        (GQA, ("--ep", 2), "--ep is 2; expected 1: the model has no experts"),
         (SMALL, ("--ep", 8, "--dp", 4, "--batch", 8), "a number that divides tensor x data parallelism, 4"),
     ],
 )

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> Document:
     prices = _prices(args.price, list(cards))
     parallel = Parallelism(tensor=args.tp, expert=args.ep, data=args.dp)
     shapes = read_config(args.config)
+    if args.ep > 1 and shapes.experts is None:
+        raise InputError(f"--ep is {args.ep}; expected 1: the model has no experts")
     found = [
         (card, predict_model(shapes, step, gpu, parallel, regime=args.regime, routing=args.routing))
         for step in _steps(args, shapes)

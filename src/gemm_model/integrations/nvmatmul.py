@@ -20,16 +20,9 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
 
-GPUS = {
-    "h100_sxm": "H100_SXM",
-    "h200": "H200_SXM",
-    "b200_sxm": "B200",
-    "a100_sxm_80gb": "A100_SXM_80GB",
-    "rtx_4090": "RTX_4090",
-    "rtx_5090": "RTX_5090",
-    "rtx_a6000": "RTX_A6000",
-    "l40s": "L40S",
-}
+ALIKE = ("h100_sxm", "a100_sxm_80gb", "rtx_4090", "rtx_5090", "rtx_a6000", "l40s")
+"""GPUs whose names differ in case alone."""
+GPUS = {"h200": "H200_SXM", "b200_sxm": "B200", **{name: name.upper() for name in ALIKE}}
 """This package's GPUs -> the library's names."""
 
 PRECISIONS = {"fp32": "SSS", "fp16": "HSH", "bf16": "TST"}

@@ -106,7 +106,7 @@ def parts_of(shapes: ModelShapes, step: Step, parallel: Parallelism) -> list[Par
     if shapes.dense_layers:
         parts += _block(shapes, own, parallel.tensor, shapes.dense_size, "")
     if shapes.experts is not None:
-        parts += _experts(shapes, shapes.experts, step, parallel)
+        parts += _experts(shapes, shapes.experts, own, parallel)
     if shapes.vocabulary:
         rows = -(-shapes.vocabulary // parallel.tensor)
         parts.append(Part("lm_head", 1, GemmProblem.of(own.batch, rows, shapes.hidden, shapes.dtype)))
@@ -168,19 +168,18 @@ def _block(shapes: ModelShapes, step: Step, ranks: int, width: int, prefix: str)
     yield Part(f"{prefix}down", count, _linear(shapes, step.tokens, shapes.hidden, part))
 
 
-def _experts(shapes: ModelShapes, experts: Experts, step: Step, parallel: Parallelism) -> Iterator[Part]:
+def _experts(shapes: ModelShapes, experts: Experts, own: Step, parallel: Parallelism) -> Iterator[Part]:
     """Router, shared and routed experts; tokens of several groups meet where these share their experts."""
     sharing = max(parallel.tensor, parallel.expert)
     if parallel.cards % sharing:
         expected = f"a number that divides tensor x data parallelism, {parallel.cards}"
         raise InputError(f"expert parallelism is {parallel.expert}; expected {expected}")
-    own = replace(step, batch=share_of(step.batch, parallel.data, "batch"))
     router = GemmProblem.of(own.tokens, experts.count, shapes.hidden, shapes.dtype)
     yield Part("router", shapes.moe_layers, router)
     if experts.shared_size:
         yield from _block(shapes, own, parallel.tensor, experts.shared_size, "shared ")
     cell = moe_cells(shapes, parallel)[0]
-    tokens = step.tokens * sharing // parallel.cards
+    tokens = own.tokens * sharing // parallel.tensor
     first = "experts' gate-up" if shapes.gated else "experts' up"
     for name in (first, "experts' down"):
         yield Part(name, shapes.moe_layers, cell.product(tokens, down=name != first))
