@@ -20,6 +20,9 @@ ROWS_AS_ONE = 256
 SWITCHES = (-1.0, 0.0, 1.0, float("inf"))
 """Numbers that switch formulas off."""
 _NAMES = (*COLUMNS, *RESOURCES)
+_SIZES = {*OF_THE_CALL, "cta_m", "cta_n", "mma_m", "mma_n", "cluster_m", "cluster_n"}
+_SIZES |= {"schedule", "raster", "swizzle"}
+"""What kernels of one function differ by, switches or not."""
 _TYPES = {"a_bits", "b_bits", "out_bits", "acc_bits", "a_scale_bits", "b_scale_bits", "multiplier_share"}
 _resources_of = attrgetter(*RESOURCES)
 NUMBER, COLUMN, OF_ORDERS, OF_BOTH = map(Extent, range(4))
@@ -74,5 +77,5 @@ class Traced:
 def _constant(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return COLUMN if value.ndim == 1 else OF_ORDERS if value.shape[1] == 1 else OF_BOTH
-    varies = name in OF_THE_CALL or not (name in _TYPES or value in SWITCHES)
-    return NUMBER if varies and type(value) is float else value
+    varies = type(value) is float and not (name in _TYPES or value in SWITCHES)
+    return NUMBER if varies or name in _SIZES else value

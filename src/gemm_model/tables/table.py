@@ -353,10 +353,11 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     `schema.understood`, which gave the columns their names.
     """
     judged, disposition = dispositions(frame, needs_tile=needs_tile)
-    kept = judged[(disposition == OK).to_numpy()]
+    usable = (disposition == OK).to_numpy()
+    kept, others, reasons = judged[usable], frame[~usable], disposition[~usable]
     notes = list(frame.attrs.get("notes", ()))
-    kernels = frame["kernel"].astype(str) if "kernel" in frame else pd.Series("", index=frame.index)
-    reasons = disposition.where(disposition.isin([OK, *LEFT_OUT]), FAILED)
+    kernels = others["kernel"].astype(str) if "kernel" in frame else pd.Series("", index=others.index)
+    reasons = reasons.where(reasons.isin(list(LEFT_OUT)), FAILED)
     for reason in LEFT_OUT:
         rows = kernels[(reasons == reason).to_numpy()]
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
@@ -400,7 +401,7 @@ def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame
     if "partner" in frame:
         disposition[(disposition == OK) & (frame["partner"].fillna("").astype(str) != "")] = IN_TURN
     if needs_tile and "kernel" in frame and "cta_m" in frame:
-        untiled = frame["cta_m"].isna() | (frame["cta_m"].astype(str) == "")
+        untiled = frame["cta_m"].isna() | (frame["cta_m"] == "")
         frame = _with_splits_of_grids(frame)
         named = frame["kernel"].astype(str) != ""
         for rows, reason in ((untiled & named, NO_TILE), (_splits_unknown(frame), SPLIT_UNKNOWN)):
