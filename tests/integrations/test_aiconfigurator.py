@@ -46,6 +46,10 @@ def test_a_system_and_its_table_of_gemms_are_written(tmp_path):
     found = table[table["gemm_dtype"] == "bfloat16"]["latency"] * 1e3
     assert found.iloc[0] == pytest.approx(call_us(GemmProblem.of(16, 4096, 4096), "graph"), rel=1e-6)
     assert found.iloc[2] == pytest.approx(late[0] + part * (late[1] - late[0]), rel=1e-6)
+    # fp8: 16 x 4096 activations are read in 16 bits and written in 8, by a kernel of 1.5 us.
+    alone_us = call_us(GemmProblem.of(16, 4096, 4096, "e4m3", "bf16"), "graph")
+    quantized_us = 1.5 + 3 * 16 * 4096 / load_gpu("h200").dram_read_bytes_per_us
+    assert table["latency"].iloc[3] * 1e3 == pytest.approx(alone_us + quantized_us, rel=1e-6)
 
 
 @pytest.mark.parametrize(("call_us", "share"), [(500.0, 0), (1100.0, 1 / 3), (1500.0, 7 / 9), (4000.0, 1)])
@@ -185,11 +189,8 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     heads = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
     (tmp_path / "config.json").write_text(json.dumps({**MODEL, **moe, **heads}))
     assert emit(tmp_path, "--model", str(tmp_path / "config.json"), "--node-gpus", "1", sizes=sizes) == 0
-    types = {
-        "gemm_quant_mode": "bfloat16",
-        "moe_quant_mode": "bfloat16",
-        "systems_paths": f"default,{tmp_path / 'out'}",
-    }
+    types = dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), "bfloat16")
+    types["systems_paths"] = f"default,{tmp_path / 'out'}"
     asked = {"isl": 256, "osl": 32, "batch_size": 4, "tp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
     found = estimate(
         "Qwen/Qwen3-30B-A3B", "h200", backend_name="vllm", backend_version="0.24.0", **asked, **types

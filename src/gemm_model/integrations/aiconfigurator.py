@@ -35,13 +35,6 @@ WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 2560
 CALLS, TIMED = 72, 36
 """Calls of a product that its collectors run without a rest, and the last of them, which they time [1]: 12 and 6
 rounds of six layers; collector/vllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
-FAMILIES = {
-    "gemm_perf": "gemm",
-    "context_attention_perf": "attention",
-    "generation_attention_perf": "attention",
-    "moe_perf": "moe",
-}
-"""Tables that are written, and the folders of their families."""
 TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
 
 
@@ -105,6 +98,9 @@ def gemm_table(
             late_us = _calls_us(spec, asked[late], SUSTAINED, lambda _: None)
             own_us[late] += share[late] * (late_us - own_us[late])
         columns = {size: sizes[size].to_numpy(np.int64) for size in ("m", "n", "k")}
+        if dtype != "bf16":  # a kernel quantizes the activations first: it reads 16 bits of each, writes 8
+            quantized_us = 3.0 * columns["m"] * columns["k"] / spec.dram_read_bytes_per_us
+            own_us += room_numbers("serving").graph_kernel_us + quantized_us
         parts.append(pd.DataFrame({"gemm_dtype": name, **columns, "latency": own_us / 1e3}))
     if not parts:
         raise InputError(f"{spec.name}: no kernel of {TORCH_FAMILY} for {', '.join(GEMM_TYPES)}")
@@ -138,6 +134,11 @@ def require_pyarrow() -> None:
         raise MissingExtraError(extra_needed("a table of aiconfigurator", "pyarrow", "fleet"))
 
 
+def family_of_table(name: str) -> str:
+    """The folder of a table: `attention` of `context_attention_perf`."""
+    return name.removesuffix("_perf").rpartition("_")[2]
+
+
 def write_system(
     folder: Path, gpu: GpuSpec, system: dict[str, Any], tables: Mapping[str, pd.DataFrame], backend: Backend
 ) -> list[Path]:
@@ -152,9 +153,9 @@ def write_system(
     device = (gpu.device_names or (gpu.name,))[0]
     labels = {"framework": backend.name.upper(), "version": backend.version, "device": device}
     files = []
-    for family in dict.fromkeys(FAMILIES[name] for name in tables):
+    for family in dict.fromkeys(family_of_table(name) for name in tables):
         place = folder / system["data_dir"] / family / backend.name / backend.version
-        names = [name for name in tables if FAMILIES[name] == family]
+        names = [name for name in tables if family_of_table(name) == family]
         for name in names:
             files.append(place / f"{name}.parquet")
             columns = {**labels, "op_name": name.removesuffix("_perf"), "kernel_source": "gemm-model"}
