@@ -4,7 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_TABLE := data/measurements/h200/unseen.csv.gz
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are first imported: most never are.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests start many processes: without compiled modules each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,29 +19,29 @@ test: .venv/tests-installed
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 # All tests (documentation, a browser, killed workers, hostile input and campaigns' tables too), sizes, the site and the package.
-check: .venv/tests-installed sizes
+check: .venv/checks-installed sizes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 	$(MAKE) docs package oldest
 
 sizes:
 	$(PYTHON) scripts/sizes.py
 
-lint: .venv/tests-installed
+lint: .venv/checks-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # What the shipped calibration says, for the gate to hold it to: read the diff.
-golden: .venv/tests-installed
+golden: .venv/checks-installed
 	$(BIN)/python -m tests.gate.write
 
 # Which damage to a number the gate would miss; minutes.
-mutants: .venv/tests-installed
+mutants: .venv/checks-installed
 	$(BIN)/python -m tests.gate.mutants
 
 # Which damage to a folder's operators and conditions its own tests would miss; a run of them for each change.
-logic: .venv/tests-installed
+logic: .venv/checks-installed
 	$(BIN)/python -m tests.gate.logic $(FOLDER)
 
 docs: .venv/docs-installed
@@ -65,17 +66,22 @@ oldest:
 	$(PIP_INSTALL) --editable '.[plot]'
 	touch $@
 
+# One call installs the package too: it is built once. Tests of packages that it leaves to `make check` are skipped.
+.venv/tests-installed: .venv/bin/python pyproject.toml
+	$(PIP_INSTALL) --editable '.[test]'
+	touch .venv/package-installed $@
+
 # The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU.
-.venv/tests-installed: .venv/package-installed constraints-test.txt
-	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev,smt,bench]'
-	touch $@
+.venv/checks-installed: .venv/bin/python pyproject.toml constraints-test.txt
+	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev]'
+	touch .venv/package-installed .venv/tests-installed $@
 
 .venv/docs-installed: .venv/package-installed
 	$(PIP_INSTALL) --editable '.[docs]'
 	touch $@
 
 # Ten thousand hostile and ordinary words, files and Python calls; the tests run 1,500 others.
-fuzz: .venv/tests-installed
+fuzz: .venv/checks-installed
 	$(BIN)/python -m tests.fuzz --cases 10000
 
 clean:

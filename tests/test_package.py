@@ -2,10 +2,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import requires, version
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from gemm_model.cli import VERBS, main
 from gemm_model.commands import common
@@ -42,6 +44,15 @@ def test_importing_the_package_imports_no_other():
     script = "import sys, json; import gemm_model; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert not {"numpy", "pandas", "scipy", "torch", "matplotlib", "yaml"} & set(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_all_tests_run_where_all_packages_are():
+    """`make check` skips none for want of a package."""
+    extras = ("baselines", "bench", "dev", "plot", "smt", "test", "torch")
+    for each in map(Requirement, requires("gemm-model")):
+        if not each.marker or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+            assert each.specifier.contains(version(each.name), prereleases=True), each
 
 
 def test_every_verb_is_tried_from_the_wheel():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[1] / "src" / "gemm_model"
 FAMILY = '''"""QuACK's kernels under another name."""
 

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gemm_model.bench import attention  # noqa: E402
-from gemm_model.core.attention import AttentionConfig, AttentionProblem  # noqa: E402
+from gemm_model.bench import attention
+from gemm_model.core.attention import AttentionConfig, AttentionProblem
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 from gemm_model.bench import quack_fused, triton_kernels
 from gemm_model.bench.cublas import CublasProvider

@@ -8,21 +8,21 @@ import pytest
 pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
 quack_sm90 = pytest.importorskip("quack.gemm_sm90", reason="the extra gemm-model[bench] is not installed")
 
-import cutlass  # noqa: E402
-import cutlass.cute as cute  # noqa: E402
-import numpy as np  # noqa: E402
-import quack.cache as quack_cache  # noqa: E402
-import torch  # noqa: E402
+import cutlass
+import cutlass.cute as cute
+import numpy as np
+import quack.cache as quack_cache
+import torch
 
-from gemm_model.bench import quack  # noqa: E402
-from gemm_model.bench.provider import CompileError  # noqa: E402
-from gemm_model.bench.quack import placed_in  # noqa: E402
-from gemm_model.core.batch import batch_of  # noqa: E402
-from gemm_model.core.gpu import load_gpu  # noqa: E402
-from gemm_model.core.kernel_config import KernelConfig  # noqa: E402
-from gemm_model.core.problem import GemmProblem  # noqa: E402
-from gemm_model.kernels.feasibility import resources_of  # noqa: E402
-from gemm_model.kernels.registry import family_of  # noqa: E402
+from gemm_model.bench import quack
+from gemm_model.bench.provider import CompileError
+from gemm_model.bench.quack import placed_in
+from gemm_model.core.batch import batch_of
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.feasibility import resources_of
+from gemm_model.kernels.registry import family_of
 
 H200 = load_gpu("h200")
 

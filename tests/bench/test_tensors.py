@@ -2,17 +2,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
 
-from gemm_model.bench.block_scaled import dequantized, random_block_scaled  # noqa: E402
-from gemm_model.bench.provider import IncorrectResultError, UnsupportedError  # noqa: E402
-from gemm_model.bench.tensors import (  # noqa: E402
+from gemm_model.bench.block_scaled import dequantized, random_block_scaled
+from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
+from gemm_model.bench.tensors import (
     OperandPool,
     compare,
     error_limit,
     poison,
     reference_product,
 )
-from gemm_model.bench.torch_library import torch_dtype  # noqa: E402
-from gemm_model.core.problem import GemmProblem  # noqa: E402
+from gemm_model.bench.torch_library import torch_dtype
+from gemm_model.core.problem import GemmProblem
 
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Without the sign, by the three low bits: 2 of exponent (bias 1), 1 of mantissa."""

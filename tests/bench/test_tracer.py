@@ -324,6 +324,7 @@ def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
 
 
 def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
+    pytest.importorskip("cutlass", reason="the tracer comes with the CuTe DSL")
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
     monkeypatch.setattr(tracer, "_run", FakeTracer(launches=36, lifetimes=80))

@@ -148,7 +148,8 @@ def test_nearer_is_by_more_than_two_standard_errors_of_the_rows_differences():
     assert not surely_nearer(fitted_us, np.array([106.0, 100.0, 94.0, 100.0]), measured_us)
 
 
-@pytest.mark.parametrize(("slower", "kept"), [(1.0, True), pytest.param(1.3, False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("slower", "kept"), [(1.0, True), (1.3, False)])
 def test_a_donor_is_kept_unless_held_out_rows_speak_against_it(tmp_path, slower, kept):
     rows = measured(1.0)
     path = tmp_path / "rows.csv"

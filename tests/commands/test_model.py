@@ -156,6 +156,7 @@ def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime, asked
     assert total["layer_us"] == pytest.approx((expected_us - head) / 32)
 
 
+@pytest.mark.slow
 def test_more_tokens_never_come_cheaper_and_a_settled_clock_is_no_faster():
     shapes = shapes_of({**GQA, "hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000})
     passes = [gm.predict_model(shapes, gm.Step(batch=batch, keys=512)) for batch in (1, 8, 64, 512)]

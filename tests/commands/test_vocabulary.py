@@ -146,7 +146,9 @@ def test_stdout_that_is_full_gets_a_sentence(words, name):
     assert run.stderr.decode() == f"{name}: stdout: cannot be read or written (No space left on device)\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [">&- 2>&-", *(pytest.param(each, marks=pytest.mark.slow) for each in (">&-", "2>&-"))]
+)
 def test_closed_streams_take_what_is_written(closed):
     command = f"'{sys.executable}' -m gemm_model.cli rank --m 512 --n 512 --k 512 {closed}"
     run = subprocess.run(["bash", "-c", command], capture_output=True, check=False)

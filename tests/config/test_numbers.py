@@ -128,6 +128,8 @@ def names_in(node):
 
 def room_of(node, held, package):
     """The room whose numbers an expression is; None for any other expression."""
+    if isinstance(node, ast.Name):
+        return held.get(node.id)
     text = ast.unparse(node)
     if found := re.fullmatch(r"(?:\w+ or )?room_numbers\('(\w+)'\)", text):
         return found[1]

@@ -34,14 +34,7 @@ def test_an_epilogue_tells_what_it_reads_computes_and_writes():
     assert Epilogue.parse("none").words == Epilogue.parse("").words == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("swish", r"the word 'swish'; expected some of alpha, .*gated_silu.*"),
-        ("bias,bias_n", "says bias_n twice"),
-        ("relu,gated_silu", "relu and gated_silu; expected at most one activation"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_epilogues_that_are_none"))
 def test_epilogues_that_are_none(text, sentence):
     with pytest.raises(InputError, match=sentence):
         Epilogue.parse(text)
@@ -124,14 +117,7 @@ def test_routings_follow_their_likelihood():
     assert spread == pytest.approx(30.6, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ({"experts": 4, "tokens": 8, "top_k": 5}, "top_k is 5; expected a whole number from 1 to 4"),
-        ({"experts": 0, "tokens": 8}, "experts is 0"),
-        ({"experts": 4, "tokens": 0}, "tokens is 0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_routings_that_are_none"))
 def test_routings_that_are_none(words, sentence):
     with pytest.raises(InputError, match=sentence):
         Routing.parse("uniform", **words)
@@ -268,16 +254,7 @@ def test_strides_of_a_batch_say_how_its_matrices_lie():
         replace(turns, batch=1)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("1,2", "expected those of A, B and the output"),
-        ("1,-2,3", "expected those of A, B and the output"),
-        ("0,0,8192", "expected 0 for A or B alone"),
-        ("16384,32768,0", "expected 0 for A or B alone"),
-        ("255,32768,8192", "batch_strides of A is 255; expected 0 or at least a row, 256"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_strides_that_are_none"))
 def test_strides_that_are_none(text, sentence):
     with pytest.raises(InputError, match=sentence):
         replace(GemmProblem.of(64, 128, 256, batch=8), batch_strides=BatchStrides.parse(text))

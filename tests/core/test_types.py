@@ -14,6 +14,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.tables.schema import card_named
+from tests.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -38,15 +39,7 @@ def test_mixed_types_run_at_the_rate_of_the_wider():
     assert math_kind(element_type("e2m1"), element_type("bf16")) == "fp16"
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "message"),
-    [
-        ("fp16", "bf16", "no MMA multiplies fp16 by bf16"),
-        ("int8", "e4m3", "no MMA multiplies int8 by e4m3"),
-        ("int32", "int32", "no MMA multiplies int32; expected one of bf16"),
-        ("e8m0", "e8m0", "no MMA multiplies e8m0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_operands_that_no_instruction_multiplies_are_refused"))
 def test_operands_that_no_instruction_multiplies_are_refused(a, b, message):
     with pytest.raises(InputError, match=message):
         GemmProblem.of(64, 64, 64, a, b_dtype=b)
@@ -155,28 +148,7 @@ def test_every_gpu_is_described_and_tells_its_sources():
         assert gpu.validated or name in gpu.caveats[0]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        # 132 SMs x 1980 MHz x 16 and 4 B/clk.
-        ("l2_read_bytes_per_clk_per_sm: 16", "l2_read_gb_per_s is 8873; expected at most 4182, sm_count x"),
-        ("l2_write_bytes_per_clk_per_sm: 4", "l2_write_gb_per_s is 4600; expected at most 1045, sm_count x"),
-        ("smem_fill_bytes_per_clk_per_sm: 256", "expected at most smem_bytes_per_clk_per_sm, 128"),
-        (
-            "l2_read_bytes_per_clk_per_sm: null\nl2_read_gb_per_s: 40000",
-            "l2_read_gb_per_s is 40000; expected at most 33454, sm_count x sm_clk_mhz x smem_bytes_per_clk",
-        ),
-        ("l2_read_gb_per_s: 4000", "dram_read_gb_per_s is 4633; expected at most l2_read_gb_per_s, 4000"),
-        ("l2_read_bytes_per_clk_of_eight: 120", "expected at most l2_read_bytes_per_clk_per_sm, 88"),
-        ("device_names: [NVIDIA L40S]", "device_names holds 'NVIDIA L40S', which is l40s of sm89"),
-        (
-            "device_names: [NVIDIA H200, NVIDIA H20]",
-            "holds 'NVIDIA H20' of h20 and 'NVIDIA H200' of h200; expected",
-        ),
-        ("file: here", "unknown key 'file'"),
-        ("sm_count: 1e9", "sm_count is 1000000000.0; expected a whole number"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_contradiction_in_a_card_is_refused_by_file_and_key"))
 def test_a_contradiction_in_a_card_is_refused_by_file_and_key(tmp_path, gemm_model, line, words):
     path = tmp_path / "mine.yaml"
     path.write_text(f"name: mine\nlike: h200\n{line}\n")
@@ -185,16 +157,7 @@ def test_a_contradiction_in_a_card_is_refused_by_file_and_key(tmp_path, gemm_mod
     assert words in gemm_model("rank", "--m", 64, "--n", 64, "--k", 64, "--gpu", path).err
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("name: mine\nlike: {path}", "like is '{path}'; expected the name of another GPU"),
-        ("name: mine\nlike: 5", "like is 5; expected the name of another GPU"),
-        ("name: mine\nlike: a41", "like: unknown GPU 'a41'; did you mean"),
-        ("name: mine\nlike: h200\nsources: [a]", r"sources is ['a']; expected a mapping"),
-        ("like: h200", "GPU <unnamed>: missing key 'name'"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_a_card_is_like_is_another_card"))
 def test_what_a_card_is_like_is_another_card(tmp_path, text, words):
     path = tmp_path / "mine.yaml"
     path.write_text(text.format(path=path))

@@ -83,6 +83,7 @@ def test_a_file_tells_units_and_each_run_its_provenance(small):
     assert sum(part.rows for part in record.parts) == 3
 
 
+@pytest.mark.slow
 def test_models_read_a_data_set_like_a_table(tmp_path, gemm_model):
     assert gemm_model("data", "import", tmp_path / "set", SUSTAINED).code == 0
     words = ("predict", "--format", "json", "--regime", "sustained", "--residual", "off")

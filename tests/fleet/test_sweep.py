@@ -91,6 +91,7 @@ def require_each_row_once(folder, rows, runs=1):
             assert cells["min_us"] == pytest.approx(base)
 
 
+@pytest.mark.slow
 def test_a_sweep_fills_a_data_set_from_all_cards(client, cards, tmp_path):
     rows = sweep_of(12, fakes.COMPILE_FAILS, fakes.WRONG, fakes.LAUNCH_FAILS, fakes.CRASHES)
     sweep = measure(client, cards, rows, tmp_path)
@@ -313,6 +314,7 @@ def wait_for_cards(client):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_two_sweeps_into_one_data_set(client, cards, tmp_path):
     rows = sweep_of(10)
     threads = [threading.Thread(target=measure, args=(client, cards, rows, tmp_path)) for _ in range(2)]
@@ -324,6 +326,7 @@ def test_two_sweeps_into_one_data_set(client, cards, tmp_path):
     require_each_row_once(tmp_path, rows, runs=2)
 
 
+@pytest.mark.slow
 def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
     rows = sweep_of(8)
     dataset = DataSet.create(tmp_path)
@@ -525,6 +528,7 @@ def test_places_are_a_set():
     assert {place for place in range(6000) if place in places} == set(places) == set(numbers)
 
 
+@pytest.mark.slow
 def test_developers_logs_of_messages_are_not_kept(client):
     """1,000 messages for each worker would be most of what a long sweep holds."""
     wait_for_cards(client)

@@ -2,11 +2,11 @@ import pytest
 
 ops = pytest.importorskip("cutlass.operators")
 
-import torch  # noqa: E402
-from cutlass.operators.arguments.operand import ScaledOperand  # noqa: E402
+import torch
+from cutlass.operators.arguments.operand import ScaledOperand
 
-from gemm_model import predict  # noqa: E402
-from gemm_model.integrations.cutlass_operators import GemmModelHeuristic, config_of, problem_of  # noqa: E402
+from gemm_model import predict
+from gemm_model.integrations.cutlass_operators import GemmModelHeuristic, config_of, problem_of
 
 MODEL = "WSPersistentGEMMModel"
 M, N, K = 512, 768, 1024

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.11")
 
-from torch._inductor import config, ir  # noqa: E402
-from torch._inductor.choices import InductorChoices  # noqa: E402
-from torch._inductor.graph import GraphLowering  # noqa: E402
-from torch._inductor.kernel.mm import (  # noqa: E402
+from torch._inductor import config, ir
+from torch._inductor.choices import InductorChoices
+from torch._inductor.graph import GraphLowering
+from torch._inductor.kernel.mm import (
     aten__fp8_mm,
     aten_addmm,
     aten_bias_addmm,
@@ -20,14 +20,14 @@ from torch._inductor.kernel.mm import (  # noqa: E402
     decompose_k_subgraph_template,
     mm_template,
 )
-from torch._inductor.kernel_inputs import MMKernelInputs  # noqa: E402
-from torch._inductor.lookup_table import LookupTableChoices  # noqa: E402
-from torch._inductor.virtualized import V  # noqa: E402
+from torch._inductor.kernel_inputs import MMKernelInputs
+from torch._inductor.lookup_table import LookupTableChoices
+from torch._inductor.virtualized import V
 
-import gemm_model  # noqa: E402
-from gemm_model.core.errors import InputError  # noqa: E402
-from gemm_model.integrations import inductor, inductor_autoload  # noqa: E402
-from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of  # noqa: E402
+import gemm_model
+from gemm_model.core.errors import InputError
+from gemm_model.integrations import inductor, inductor_autoload
+from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of
 
 TEMPLATES = [aten_mm, mm_template, decompose_k_subgraph_template]
 

@@ -4,21 +4,21 @@ import pytest
 
 gemm_configs = pytest.importorskip("quack.gemm_config")
 
-import torch  # noqa: E402
+import torch
 
-from gemm_model import GemmProblem, rank  # noqa: E402
-from gemm_model.core.errors import InputError  # noqa: E402
-from gemm_model.core.gpu import load_gpu  # noqa: E402
-from gemm_model.core.problem import swapped  # noqa: E402
-from gemm_model.integrations.quack import (  # noqa: E402
+from gemm_model import GemmProblem, rank
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.core.problem import swapped
+from gemm_model.integrations.quack import (
     candidate_of,
     early_config_prune,
     gemm_config,
     problem_of,
     write_tuning_cache,
 )
-from gemm_model.kernels.emit import quack_arguments  # noqa: E402
-from gemm_model.kernels.feasibility import check  # noqa: E402
+from gemm_model.kernels.emit import quack_arguments
+from gemm_model.kernels.feasibility import check
 
 MODEL = "WSPersistentGEMMModel"
 PROBLEM = GemmProblem.of(4096, 2048, 1024)

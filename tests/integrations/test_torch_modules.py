@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from gemm_model import GemmTimer  # noqa: E402
-from gemm_model.integrations.torch_modules import ROOT  # noqa: E402
+from gemm_model import GemmTimer
+from gemm_model.integrations.torch_modules import ROOT
 
 MODEL = "KernelModel"
 

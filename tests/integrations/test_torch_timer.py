@@ -5,16 +5,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.nn import functional  # noqa: E402
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
-from gemm_model import GemmProblem, GemmTimer, rank  # noqa: E402
-from gemm_model.core.block_scaling import BlockScaling  # noqa: E402
-from gemm_model.core.errors import InputError  # noqa: E402
-from gemm_model.core.gpu import load_gpu  # noqa: E402
-from gemm_model.integrations.torch_operators import work_of  # noqa: E402
-from gemm_model.integrations.torch_timer import Attention, run_on_meta  # noqa: E402
+from gemm_model import GemmProblem, GemmTimer, rank
+from gemm_model.core.block_scaling import BlockScaling
+from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import load_gpu
+from gemm_model.integrations.torch_operators import work_of
+from gemm_model.integrations.torch_timer import Attention, run_on_meta
 
 MODEL = "WSPersistentGEMMModel"
 IN_A_MODEL = {"regime": "graph", "l2": "written"}

@@ -12,6 +12,7 @@ from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.rates import gpcs_to_saturate_l2, sms_to_saturate_l2
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row, times_of
 from tests.typed_numbers import numbers
 
@@ -113,16 +114,7 @@ def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
     assert times.launch_us == pytest.approx(expected_us + idle_us)
 
 
-@pytest.mark.parametrize(
-    ("empty_kernel_us", "gpu", "events_us"),
-    [
-        (3.5, {}, 1.5),
-        (3.5, {"graph_launch_us": 0.8}, 1.2),  # of a longer empty kernel less is left for the events
-        (-1.0, {"graph_launch_us": 0.8}, 1.5),  # a row that did not say
-        (-1.0, {"event_pair_us": 4.0}, 2.5),
-        (1.5, {"graph_launch_us": 0.8}, 0.0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_events_add_what_they_read_beyond_an_empty_kernel"))
 def test_events_add_what_they_read_beyond_an_empty_kernel(empty_kernel_us, gpu, events_us):
     batch = replace(row((128, 128, 512), cta_m=128, cta_n=128), empty_kernel_us=empty_kernel_us)
     card = replace(H200, **gpu)

@@ -4,6 +4,7 @@ import pytest
 
 from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes
+from tests.cases import cases
 from tests.kernel_model.kernels import kernel_of, row, times_of
 
 SIZES = (128, 4096, 1024)
@@ -73,23 +74,7 @@ def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
     assert computing.launch_us == pytest.approx(beside_us + 0.4)
 
 
-@pytest.mark.parametrize(
-    ("n", "kernel", "regime", "expected"),
-    [
-        # 64 CTAs with a tile each leave 68 SMs free, room for the next 64; 68 leave 64.
-        (8192, {}, "graph", True),
-        (8192, {}, "sustained", True),
-        (8704, {}, "graph", False),
-        # 68 CTAs as 34 clusters of two, and 64 as 32.
-        (8704, {"cluster_n": 2}, "graph", False),
-        (8192, {"cluster_n": 2}, "graph", True),
-        # No further launch, none that is let in early, or none before both warpgroups are done.
-        (8192, {}, "burst", False),
-        (8192, {"pdl": False}, "graph", False),
-        (8192, {"schedule": "cooperative"}, "graph", False),
-        (65536, {}, "graph", False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_grids_that_are_placed_beside_the_one_before"))
 def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
     batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
     assert spread_out(kernel_of(batch, regime=regime)) == expected

@@ -10,6 +10,7 @@ from gemm_model.kernel_model.traffic import _wave_panels, fresh_share
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.steady_state import time_per_k_tile
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row
 from tests.typed_numbers import numbers
 
@@ -117,20 +118,7 @@ def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, sched
     assert step_of(replace(batch, fast_accum=True), known, rate=8192.0).math_clk == pytest.approx(fast)
 
 
-@pytest.mark.parametrize(
-    ("cta_m", "cta_n", "adds_clk"),
-    [
-        # Rows of the MMA along m, along n, and along the longer extent: two blocks of 64, of which the last
-        # one's 64 x 80 or 64 x 64 sums are added at 64 a clock when no MMA is under way.
-        (128, 80, 80),
-        (80, 128, 80),
-        (64, 128, 64),
-        # Four blocks of eight columns.
-        (8, 256, 8),
-        # One block of 160 columns.
-        (64, 160, 160),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_cublas_adds_a_blocks_slow_sums_beside_the_next_ones_mmas"))
 def test_cublas_adds_a_blocks_slow_sums_beside_the_next_ones_mmas(cta_m, cta_n, adds_clk):
     batch = row(dtype="fp8", cta_m=cta_m, cta_n=cta_n, schedule="pingpong")
     known = without_signals({"tensor.issue_clk": 0.0})
@@ -209,17 +197,7 @@ def test_rows_that_cross_lines_take_the_port_longer(k, dearer):
     assert step_of(pair).port_clk == pytest.approx(256 * (1 + 0.75 * dearer))
 
 
-@pytest.mark.parametrize(
-    ("load_clk", "fresh_share", "clk"),
-    [
-        (900.0, 1.0, 900.0),
-        # 400 ns at 1980 MHz are 792 clocks, 492 more than L2's 300: half of the loads come from there.
-        (900.0, 0.5, 654.0),
-        (900.0, 0.0, 408.0),
-        (500.0, 0.0, 300.0),  # no sooner than L2 has it
-        (200.0, 0.0, 200.0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_l2_holds_is_there_sooner"))
 def test_what_l2_holds_is_there_sooner(load_clk, fresh_share, clk):
     card = replace(H200, dram_latency_ns=400.0, l2_latency_clk=300.0)
     latency = replace(numbers().latency, load_clk=load_clk)
@@ -237,19 +215,7 @@ def test_warps_that_multiply_start_loads_beside_their_mmas():
     assert (found.awaited_math, others.awaited_math) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("cta_m", "cta_n", "cta_k", "warps", "share"),
-    [
-        # Rows of 64 by K of 16: two by four.
-        (128, 256, 64, 8, 0.0),
-        # Two by eight, of which eight are ahead; so are four by four.
-        (128, 128, 128, 8, 0.5),
-        (256, 64, 64, 8, 0.5),
-        # Two warpgroups share the columns of 64 rows.
-        (64, 256, 128, 8, 0.5),
-        (64, 256, 128, 4, 0.0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_loads_wait_for_mmas_that_no_tensor_core_has_taken"))
 def test_loads_wait_for_mmas_that_no_tensor_core_has_taken(cta_m, cta_n, cta_k, warps, share):
     kernel = {"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k, "stages": 2, "kernel": "triton", "warps": warps}
     triton = family_of("triton", H200)

@@ -454,21 +454,7 @@ def test_a_family_that_cannot_says_which_one_can(problem, kernel, sentence):
         gm.predict(gm.GemmProblem.of(4096, 4096, 4096, **problem), config, "h200")
 
 
-@pytest.mark.parametrize(
-    ("words", "dtype", "padded"),
-    [
-        # 16 bytes are 8 channels of 16 bits, 4 of 32.
-        ("fprop n=2 c=64 h=28 w=28 k=128 r=3 s=3 pad=1", "bf16", False),
-        ("fprop n=2 c=63 h=28 w=28 k=128 r=3 s=3 pad=1", "bf16", True),
-        ("fprop n=2 c=64 h=28 w=28 k=127 r=3 s=3 pad=1", "bf16", True),
-        ("fprop n=2 c=60 h=28 w=28 k=124 r=3 s=3 pad=1", "fp32", False),
-        ("dgrad n=2 c=63 h=28 w=28 k=128 r=3 s=3 pad=1 stride=2", "bf16", True),
-        ("dgrad n=2 c=64 h=28 w=28 k=120 r=3 s=3 pad=1 stride=2", "bf16", False),
-        ("wgrad n=2 c=64 h=28 w=28 k=127 r=3 s=3 pad=1", "bf16", True),
-        ("wgrad n=2 c=63 h=28 w=28 k=128 r=3 s=3 pad=1", "bf16", True),
-        ("wgrad n=2 c=64 h=27 w=27 k=128 r=3 s=3 pad=1", "bf16", False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_channels_that_fill_no_row_of_16_bytes_are_padded_beside"))
 @pytest.mark.parametrize("kernel", ["cutlass", "cudnn"])
 def test_channels_that_fill_no_row_of_16_bytes_are_padded_beside(words, dtype, padded, kernel):
     problem = gm.GemmProblem.of_conv(words, dtype)

@@ -5,28 +5,12 @@ import pytest
 from gemm_model.kernel_model.spilling import spilled_clk, spilled_l2_bytes
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 from tests.kernel_model.kernels import H200, found_of, row
 from tests.typed_numbers import numbers
 
 
-@pytest.mark.parametrize(
-    ("dtype", "config", "excess", "moved", "waits"),
-    [
-        # Instructions of 64 x 128 have 64 accumulators of a thread, 64 x 80 have 40: one of them goes.
-        ("fp8", {"cta_m": 128, "cta_n": 128, "schedule": "pingpong"}, 46, 64, 2),
-        ("fp8", {"cta_m": 192, "cta_n": 160}, 30, 40, 2),
-        # 56 x 2 = 112 accumulators of one that is 224 wide.
-        ("fp8", {"cta_m": 128, "cta_n": 224}, 14, 112, 2),
-        # Counted in compiled code, where more than whole instructions are moved.
-        ("fp8", {"cta_m": 128, "cta_n": 256}, 46, 137, 18),
-        ("fp8", {"cta_m": 192, "cta_n": 128, "schedule": "pingpong"}, 174, 202, 24),
-        ("fp8", {"cta_m": 256, "cta_n": 192}, 174, 218, 53),
-        # One set of sums swaps at each of a k tile's four MMAs: 4 x 112.
-        ("bf16", {"cta_m": 256, "cta_n": 224}, 14, 448, 2),
-        ("bf16", {"cta_m": 128, "cta_n": 256}, 0, 0, 0),
-        ("fp8", {"cta_m": 128, "cta_n": 96}, 0, 0, 0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_the_dsl_spills"))
 def test_what_the_dsl_spills(dtype, config, excess, moved, waits):
     found = found_of(row(dtype=dtype, **config))
     assert (found.spilled_registers, found.moved_registers, found.spill_waits) == (excess, moved, waits)

@@ -76,12 +76,14 @@ def test_files_hold_what_was_confirmed(gemm_model, tmp_path, monkeypatch):
         assert written[str(row["tokens"])]["GROUP_SIZE_M"] == row["group_m"]
 
 
-torch = pytest.importorskip("torch")
-vllm_timer = pytest.importorskip("gemm_model.serving.vllm_timer")
+def vllm_timer():
+    """The module, which imports torch."""
+    return pytest.importorskip("gemm_model.serving.vllm_timer")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(gemm_model, tmp_path):
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
     outcome = gemm_model(*words(config_file(tmp_path), tmp_path / "out", confirm="4"))
     assert outcome.code == 3
     assert "--confirm needs a GPU" in outcome.err
@@ -89,8 +91,9 @@ def test_without_a_gpu_it_says_so(gemm_model, tmp_path):
 
 def test_sorted_ids_by_hand():
     # Expert 2 gets pairs 0 and 2, expert 0 pair 3, expert 1 pair 1; the card holds experts 0 and 1.
+    torch = pytest.importorskip("torch")
     ids = torch.tensor([[2, 1], [2, 0]], dtype=torch.int32)
-    sorted_ids, tiles, rows = (each.tolist() for each in vllm_timer.aligned(ids, 4, 2, 3))
+    sorted_ids, tiles, rows = (each.tolist() for each in vllm_timer().aligned(ids, 4, 2, 3))
     assert sorted_ids[:12] == [3, 4, 4, 4, 1, 4, 4, 4, 0, 2, 4, 4]
     assert (len(sorted_ids), tiles, rows) == (16, [0, 1, -1, -1], [12])
 
@@ -115,12 +118,12 @@ def timer_of(kernels):
     def measure(launches):
         return float(len([launch() for launch in launches]))
 
-    return vllm_timer.VllmTimer(kernels, kernels, measure, "cpu")
+    return vllm_timer().VllmTimer(kernels, kernels, measure, "cpu")
 
 
 def test_experts_are_launched_as_vllm_launches_them(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(vllm_timer, "COLD_BYTES", 3000)
+    monkeypatch.setattr(vllm_timer(), "COLD_BYTES", 3000)
     kernels = Kernels()
     scaled = {"in_dtype": "e4m3", "scaling": "block128x128"}
     product = ServedProduct(tokens=12, n=256, k=128, experts=4, topk=2, gathered=False, **scaled)
@@ -138,7 +141,7 @@ def test_experts_are_launched_as_vllm_launches_them(monkeypatch):
 
 
 def test_small_weights_of_dense_layers_take_turns(monkeypatch):
-    monkeypatch.setattr(vllm_timer, "COLD_BYTES", 3 * 256 * 128)
+    monkeypatch.setattr(vllm_timer(), "COLD_BYTES", 3 * 256 * 128)
     kernels, config = Kernels(), TileConfig(64, 64, 128, 1)
     assert timer_of(kernels).times_us(DenseCell(n=256, k=128).product(16), [config]) == [3.0]
     assert len({call[1].data_ptr() for call in kernels.calls}) == 3
@@ -148,7 +151,7 @@ def test_small_weights_of_dense_layers_take_turns(monkeypatch):
 
 def test_an_even_drift_favours_no_configuration():
     clock = count(1)  # four readings of 1, 2, 3, 4 us: 1 and 4, 2 and 3
-    timer = vllm_timer.VllmTimer(Kernels(), Kernels(), lambda launches: float(next(clock)), "cpu")
+    timer = vllm_timer().VllmTimer(Kernels(), Kernels(), lambda launches: float(next(clock)), "cpu")
     assert timer.times_us(DenseCell(n=256, k=128).product(16), [FIRST, SECOND]) == [2.5, 2.5]
 
 

@@ -28,7 +28,8 @@ ROOFS = (
     ["--gpu", "h100_sxm"],
     ["--gpu", "b200_sxm"],
     ["--regime", "graph"],
-    *(["--family", name] for name in ("any", "cutlass", "triton")),
+    *(["--family", name] for name in ("cutlass", "triton")),
+    pytest.param(["--family", "any"], marks=pytest.mark.slow),
 )
 
 
@@ -123,7 +124,9 @@ def test_one_prediction_is_a_table_too(gemm_model, tmp_path, words):
     assert predicted(twice) == pytest.approx(predicted(one), rel=1e-9)
 
 
-@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    "ending", ["jsonl", *(pytest.param(each, marks=pytest.mark.slow) for each in ("json", "parquet"))]
+)
 def test_tables_of_every_verb_are_read_in_every_format(gemm_model, tmp_path, ending):
     problems, served = tmp_path / "problems.csv", tmp_path / "served.csv"
     PROBLEMS.to_csv(problems, index=False)
