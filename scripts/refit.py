@@ -39,11 +39,7 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import Residual, residual_beside, write_residual
-from gemm_model.kernels.mechanisms import (
-    KERNEL,
-    NUMBERS,
-    kernel_numbers,
-)
+from gemm_model.kernels.mechanisms import KERNEL, NUMBERS, kernel_numbers
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import top1_efficiency
 
@@ -58,6 +54,7 @@ FIXED = (
     "tensor.efficiency",
     "port.efficiency",
     "overlap.loads_dram_order",
+    "overlap.math_loads_order",
     "power.voltage_floor",
     "power.steady_share",
     "whole_waves.quantized",

@@ -24,7 +24,7 @@ Flags: TypeAlias = bool | NDArray[np.bool_]
 """A condition or an array of conditions."""
 Codes: TypeAlias = int | NDArray[np.int64]
 """A position in a tuple of names, or an array of positions."""
-SQUARES_OF_SQUARES = (2.0, 4.0, 8.0, 16.0)
+SQUARES_OF_SQUARES = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Orders for which a power is a few squarings and a root a few square roots."""
 
 

@@ -132,7 +132,7 @@ class Waves:
         return clk
 
     def wave_us(self, wave: Wave, clk_us: Values) -> Values:
-        """The MMA warps, or the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
+        """The MMA warps beside the loads: the L2-to-SM bandwidth and L2 in turn, and fill after them.
 
         `clk_us` is the length of a clock.
         """
@@ -152,7 +152,7 @@ class Waves:
         fetched_us = root(fetched, overlap.loads_dram_order)
         if wave.stall is not None:
             fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
-        slowest_us = maximum(math_us, fetched_us)
+        slowest_us = smooth_maximum(math_us, fetched_us, overlap.math_loads_order)
         if not is_zero(wave.next_us):
             slowest_us = maximum(slowest_us, wave.next_us)
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us

@@ -107,13 +107,15 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     waits_us = 0.0 if wave.stall is None else wave.stall.waits_us(fetched_us, clk_us)
     stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
     math_us = maximum(wave.period_clk * clk_us, stores_us)
-    bound = math_us >= fetched_us + waits_us
-    mathed, fetched = where(bound, wave.count, 0.0), where(bound, 0.0, wave.count)
+    slowest_us = smooth_maximum(math_us, fetched_us + waits_us, overlap.math_loads_order)
+    of_math = _share(math_us, slowest_us, overlap.math_loads_order)
+    mathed_us, fetched_part = wave.count * of_math * slowest_us, wave.count * (1.0 - of_math) * slowest_us
+    fetched = fetched_part / maximum(fetched_us + waits_us, NOTHING)
     if not is_zero(wave.next_us):
-        asked = wave.next_us > maximum(math_us, fetched_us + waits_us)
+        asked = wave.next_us > slowest_us
         parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
-        mathed, fetched = where(asked, 0.0, mathed), where(asked, 0.0, fetched)
-    _add_math(parts, found, wave, mathed * math_us)
+        mathed_us, fetched = where(asked, 0.0, mathed_us), where(asked, 0.0, fetched)
+    _add_math(parts, found, wave, mathed_us)
     weight = fetched * of_ring * fetched_us
     if not is_zero(trips_us):
         _add_round_trips(parts, kernel, times, weight * (1.0 - of_loads), 1.0)

@@ -163,7 +163,8 @@ def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> 
     )
     last = fused - (exposed - exposed_plain)
     emptied = _double_buffered(kernel) if period.in_tensor_memory else batch.schedule == PINGPONG
-    room = kernel.numbers.fused_epilogue.ring_share * resources.loads_under_way / kernel.schedule.k_tiles
+    in_flight = kernel.numbers.fused_epilogue.ring_share * resources.loads_under_way
+    room = minimum(in_flight / kernel.schedule.k_tiles, 1.0)
     waits, before = where(emptied, 0.0, whole), where(emptied, 0.0, plain)
     if period.groups_tile_by_tile:
         anew = batch.kinds.grouped

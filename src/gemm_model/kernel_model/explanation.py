@@ -201,10 +201,8 @@ def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Me
 
 def _answers(world: World, changes: list[Change], runtime_us: float, corrected: float) -> tuple[WhatIf, ...]:
     """Each change's time with the residual of the kernel as it is, best first."""
-    found = []
-    for change in changes:
-        changed_us = change.made(world).composed_us() * corrected
-        found.append(WhatIf(change=change.words, runtime_us=changed_us, relative=changed_us / runtime_us))
+    asked = ((change.words, change.made(world).composed_us() * corrected) for change in changes)
+    found = (WhatIf(change=words, runtime_us=us, relative=us / runtime_us) for words, us in asked)
     return tuple(sorted(found, key=lambda each: each.runtime_us))
 
 

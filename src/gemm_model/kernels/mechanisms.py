@@ -222,6 +222,7 @@ class Overlap:
 
     port_l2_order: float
     loads_dram_order: float
+    math_loads_order: float
 
 
 @of_resource(L2)
