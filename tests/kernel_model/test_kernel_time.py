@@ -260,10 +260,10 @@ def test_latency_that_the_stages_do_not_hide_sets_the_pace():
 
 def test_mmas_that_hold_the_stages_wait_in_turn_with_l2():
     known = numbers().without([*(name for name in LOADS_ONLY if name != "tensor"), "dram", "port"])
-    batch = row((128, 132 * 128, 8192), cta_m=128, cta_n=128, stages=2)
+    batch = row((128, 132 * 128, 65536), cta_m=128, cta_n=128, stages=2)
     times = times_of(batch, known)
-    # 128 k tiles, one load under way: 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16.
-    held_us = 128 * 656 / times.sm_clk_mhz
+    # 1,024 k tiles, one load under way: 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16.
+    held_us = 1024 * 656 / times.sm_clk_mhz
     # L2 after them, beside both DRAM's norm, in which the half stands that no held stage counts, then MMAs.
     loads_us = (math.hypot(held_us, times.l2_us) ** 8 + (held_us / 2) ** 8) ** (1 / 8)
     assert times.waves_us == pytest.approx((loads_us**16 + held_us**16) ** (1 / 16))
