@@ -31,18 +31,17 @@ class KernelTimes:
     orders: IntArray
     times_us: FloatArray
 
-    def with_residual(self, top_k: int, slowest_us: float | None = None) -> KernelTimes:
+    def with_residual(self, top_k: int, ties: bool, slowest_us: float | None = None) -> KernelTimes:
         """A copy that corrects the kernels which a residual can bring among the `top_k`.
 
-        `slowest_us` is the time of the last of the `top_k` if other families compete. Kernels that a residual
-        can bring into the error band of the best or before its runner-up are corrected too. The nearest
+        `slowest_us` is the time of the last of the `top_k` if other families compete. With `ties`, kernels that
+        a residual can bring into the error band of the best or before its runner-up are corrected too. The nearest
         kernels are corrected first and bound the times that still matter, because no correction exceeds LIMIT;
         other families have corrections of their own and give no bound. Tile orders are corrected one by one,
         and a kernel takes the time of the order that is fastest after correction.
         """
-        matters_us = _smallest(self.times_us, top_k) * (1.0 - LIMIT)
-        if slowest_us is not None:
-            matters_us = slowest_us * (1.0 + LIMIT)
+        beyond = 1.0 - LIMIT if slowest_us is None else 1.0 + LIMIT
+        matters_us = (slowest_us or _smallest(self.times_us, top_k)) * beyond
         least_us = self.evaluation.runtime_us * (1.0 - LIMIT)
         corrected_us, band = np.full_like(least_us, np.inf), np.zeros_like(least_us)
         while (more := np.isinf(corrected_us) & (least_us <= matters_us)).any():
@@ -54,7 +53,7 @@ class KernelTimes:
             if known_band is not None:
                 band[more] = np.nan_to_num(known_band)
             kernel_us = corrected_us.min(axis=0)
-            tied_us = _tied_or_next(kernel_us, band.max(axis=0))
+            tied_us = _tied_or_next(kernel_us, band.max(axis=0)) if ties else 0.0
             matters_us = max(_smallest(kernel_us, top_k), tied_us) * (1.0 + SAME_TIME)
         kernel_us = corrected_us.min(axis=0)
         known = np.isfinite(kernel_us)
@@ -120,7 +119,7 @@ class Fastest:
     """Time beyond which another kernel would not change this result."""
 
 
-def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Fastest:
+def fastest(model: Model, contenders: Sequence[Contenders], top_k: int, ties: bool = True) -> Fastest:
     """The `top_k` fastest kernels of all contenders, as if each of them were predicted.
 
     It first predicts kernels whose lower bound is near the smallest, then all others that the result does not
@@ -135,7 +134,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
     def look(each: Contenders, limit_us: float) -> KernelTimes:
         """Where families contend, a correction waits for the times of all."""
         times = each.times(model, limit_us)
-        return times if several else times.with_residual(top_k)
+        return times if several else times.with_residual(top_k, ties)
 
     looked_at: dict[int, KernelTimes] = {}
     seen = [0] * len(contenders)
@@ -145,7 +144,8 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
             seen[place] = len(looked_at[place].kernels)
     while True:
         parts = [looked_at[place] for place in sorted(looked_at)]
-        found = _fastest_of(model, _corrected_together(parts, top_k) if several else parts, top_k)
+        parts = _corrected_together(parts, top_k, ties) if several else parts
+        found = _fastest_of(model, parts, top_k, ties)
         needed = [len(each.within(found.needed_us)) for each in contenders]
         missed = [place for place in range(len(contenders)) if needed[place] > seen[place]]
         if not missed:
@@ -154,17 +154,17 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int) -> Faste
             looked_at[place], seen[place] = look(contenders[place], found.needed_us), needed[place]
 
 
-def _corrected_together(parts: Sequence[KernelTimes], top_k: int) -> list[KernelTimes]:
+def _corrected_together(parts: Sequence[KernelTimes], top_k: int, ties: bool) -> list[KernelTimes]:
     """Corrected kernels of several families, for those among the fastest of all."""
     slowest_us = _smallest(np.concatenate([kernels.times_us for kernels in parts]), top_k)
-    return [kernels.with_residual(top_k, slowest_us) for kernels in parts]
+    return [kernels.with_residual(top_k, ties, slowest_us) for kernels in parts]
 
 
-def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int) -> Fastest:
+def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int, ties: bool = True) -> Fastest:
     """The fastest of kernels of one problem."""
     kernel_us = np.concatenate([kernels.times_us for kernels in parts])
     first = _in_order(kernel_us, top_k)
-    best_us = float(kernel_us[first[0]])
+    best_us, last_us = kernel_us[first[[0, -1]]].tolist()
     slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
     second = int(slower_us.argmin())
     second_us = float(slower_us[second])
@@ -178,7 +178,7 @@ def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int) -> Faste
         ties=tie_groups(kernel_us[first], bands),
         tied_us=tied_us,
         second_us=second_us,
-        needed_us=max(float(kernel_us[first[-1]]), tied_us, second_us) * (1.0 + SAME_TIME),
+        needed_us=(max(last_us, tied_us, second_us) if ties else last_us) * (1.0 + SAME_TIME),
     )
 
 

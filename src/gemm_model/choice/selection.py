@@ -215,6 +215,10 @@ class Ranker:
                 found.append(Contenders(space, worth, grid, self.model.least_times(grid)))
         return found
 
+    def best(self, problem: GemmProblem) -> tuple[Candidate, Prediction]:
+        """The fastest kernel alone, without its ties and runner-up. Raises InputError if there is none."""
+        return fastest(self.model, self._contenders(problem, self.spaces(problem)), 1, ties=False).chosen[0]
+
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order. Raises InputError if there is none."""
         require_kind("problem", problem, GemmProblem)

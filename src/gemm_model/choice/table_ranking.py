@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.choice.selection import Choice, Ranker
+from gemm_model.choice.selection import Ranker
 from gemm_model.core.fields import KIND_COLUMNS, TYPE_COLUMNS, kernel_fields, problem_of_row
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import COUNTS, Candidate
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
@@ -45,26 +46,25 @@ def rank_table(
     """
     types, best = _with_types(frame), []
     for problem in problems_of_table(types):
-        best.append(ranker.rank(problem, 1).best)
+        best.append(ranker.best(problem))
         advance(1)
     kept = types.drop(columns=[name for name in types if name in KNOWN and name not in PROBLEM_COLUMNS])
     result = pd.concat([kept, pd.DataFrame(list(_rows(best, ranker)), index=frame.index)], axis=1)
-    caveats = dict.fromkeys(caveat for each in best for caveat in each.prediction.caveats)
+    caveats = dict.fromkeys(caveat for _, found in best for caveat in found.caveats)
     result.attrs = {**types.attrs, "notes": [*types.attrs.get("notes", ()), *caveats]}
     return result
 
 
-def _rows(best: Sequence[Choice], ranker: Ranker) -> Iterator[dict[str, Any]]:
+def _rows(best: Sequence[tuple[Candidate, Prediction]], ranker: Ranker) -> Iterator[dict[str, Any]]:
     regime = {} if ranker.model.regime is None else {"regime": ranker.model.regime}
-    banded = any(each.prediction.error_band is not None for each in best)
-    for each in best:
-        kernel, found = kernel_fields(each.candidate.config), each.prediction
+    for candidate, found in best:
+        kernel = kernel_fields(candidate.config)
         named = {name: kernel[name] for name in ("kernel", *COUNTS, "schedule", "raster")}
-        further = {"swap_ab": int(each.candidate.swap_ab), "fast_accum": kernel["fast_accum"]}
+        further = {"swap_ab": int(candidate.swap_ab), "fast_accum": kernel["fast_accum"]}
         yield {"gpu": ranker.gpu.name, **regime, **named, **further} | {
             "predicted_us": found.runtime_us,
             "limiter": found.limiter,
-            **({"error_band": found.error_band} if banded else {}),
+            **({} if found.error_band is None else {"error_band": found.error_band}),
         }
 
 
