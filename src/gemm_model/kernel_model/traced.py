@@ -13,10 +13,10 @@ from gemm_model.core.batch import COLUMNS, OF_THE_CALL, GemmBatch, columns_of
 from gemm_model.core.straight import Extent, straight
 from gemm_model.kernels.feasibility import RESOURCES, Resources
 
-OFTEN = 64
-"""Rows that are asked for one by one until formulas are traced [1]; chosen: to trace takes as long as 150 rows."""
+OFTEN = 150
+"""Rows that are asked for one by one until formulas are traced [1]; chosen: to trace takes as long."""
 ROWS_AS_ONE = 256
-"""Rows of a table that take as long as one asked for alone [1]; chosen."""
+"""Rows of a table that take as long as one asked for alone, beside what any table takes [1]; chosen."""
 SWITCHES = (-1.0, 0.0, 1.0, float("inf"))
 """Numbers that switch formulas off."""
 _NAMES = (*COLUMNS, *RESOURCES)
@@ -63,7 +63,7 @@ class Traced:
         function, _, numbers = inputs or self.inputs(batch, resources)
         if function.made is not None:
             return function.made(*numbers)
-        function.asked += 1.0 + np.size(batch.m) / ROWS_AS_ONE
+        function.asked += 8.0 + len(batch) / ROWS_AS_ONE if isinstance(batch.m, np.ndarray) else 1.0
         if function.asked > OFTEN:
             # Other threads do not trace it too.
             function.asked, end = -float("inf"), len(COLUMNS)
