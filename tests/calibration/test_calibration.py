@@ -46,9 +46,7 @@ def test_a_fit_finds_the_numbers_that_made_the_data():
     for name in FREE:
         assert values[name] == pytest.approx(VALUES[name], rel=0.05), name
         assert 0 < found.half_width[name] < 0.2 * VALUES[name], name
-    assert {name: values[name] for name in VALUES if name not in FREE} == {
-        name: value for name, value in VALUES.items() if name not in FREE
-    }
+    assert all(values[name] == VALUES[name] for name in VALUES if name not in FREE)
     assert found.at_bound == ()
     error = np.abs(kernel_time(seen.shape, H200, found.numbers.without(ABSENT)).runtime_us)
     assert np.median(np.abs(error / seen.runtime_us - 1)) < 0.01
@@ -57,13 +55,8 @@ def test_a_fit_finds_the_numbers_that_made_the_data():
 def test_a_fit_says_which_numbers_it_left_at_a_bound():
     frame = measured()
     frame["runtime_us"] *= 0.5
-    found = fit(
-        {"burst": observe(frame, H200, QUACK)},
-        H200,
-        free=("tensor.efficiency",),
-        start=VALUES,
-        without=ABSENT,
-    )
+    seen = {"burst": observe(frame, H200, QUACK)}
+    found = fit(seen, H200, free=("tensor.efficiency",), start=VALUES, without=ABSENT)
     assert found.at_bound == ("tensor.efficiency",)
     assert found.numbers.tensor.efficiency == pytest.approx(1.0, abs=1e-3)
 
@@ -108,9 +101,8 @@ def test_held_out_rows_come_from_fits_that_did_not_see_them():
     hold_out = HoldOut(regimes={"burst": seen}, main="burst", gpu=H200, **known)
     for fold in (0, 1):
         each = hold_out.fit_without(folds == fold)
-        assert not set(map(tuple, each.seen.frame[["m", "n", "k"]].to_numpy())) & set(
-            map(tuple, each.unseen.frame[["m", "n", "k"]].to_numpy())
-        )
+        sizes = [set(map(tuple, rows.frame[["m", "n", "k"]].values)) for rows in (each.seen, each.unseen)]
+        assert not sizes[0] & sizes[1]
     predicted = hold_out.times(folds, map).runtime_us
     assert np.isnan(predicted[folds == -1]).all()
     assert np.abs(predicted[folds >= 0] / seen.runtime_us[folds >= 0] - 1).max() < 0.05
@@ -133,13 +125,8 @@ def test_folds_are_reproducible_by_seed():
 
 
 def test_best_of_top_looks_at_the_first_few_predictions_only():
-    frame = pd.DataFrame(
-        {
-            "in_dtype": "bf16", "m": 1, "n": 1, "k": 1,
-            "predicted_us": [1.0, 2.0, 3.0],
-            "runtime_us": [4.0, 2.0, 1.0],
-        }
-    )  # fmt: skip
+    frame = pd.DataFrame({"predicted_us": [1.0, 2.0, 3.0], "runtime_us": [4.0, 2.0, 1.0]})
+    frame = frame.assign(in_dtype="bf16", m=1, n=1, k=1)
     assert best_of_top(frame, 1).tolist() == [0.25]
     assert best_of_top(frame, 2).tolist() == [0.5]
     assert best_of_top(frame, 3).tolist() == [1.0]
@@ -188,9 +175,8 @@ def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
     save(measured(shapes=10).assign(l2="warm"), warm)
     data = load_tables([cold, warm], H200, QUACK)
     assert len(data.by_kind["fp16"]["burst"]) == len(measured(shapes=10))
-    with pytest.raises(
-        InputError, match=r"warm.csv: no row is left; .*warm.csv: left out \d+ rows in the burst"
-    ):
+    words = r"warm.csv: no row is left; .*warm.csv: left out \d+ rows in the burst"
+    with pytest.raises(InputError, match=words):
         load_tables([warm], H200, QUACK)
 
 
@@ -283,9 +269,8 @@ def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
     rows = measured(shapes=10)
     rows["kernel"] = ["triton", "cublas"] * (len(rows) // 2)
     path = save(rows, tmp_path / "t.csv")
-    with pytest.raises(
-        InputError, match="rows of cublas and triton kernels; expected one family, or --family"
-    ):
+    words = "rows of cublas and triton kernels; expected one family, or --family"
+    with pytest.raises(InputError, match=words):
         measured_family("auto", [path], H200)
     assert measured_family("triton", [path], H200).name == "triton"
     rows["kernel"] = ["triton", "quack"] * (len(rows) // 2)
@@ -293,23 +278,24 @@ def test_rows_of_two_families_neither_of_which_is_the_default_one(tmp_path):
 
 
 def test_explain_prints_resources_and_what_ifs(gemm_model):
-    outcome = gemm_model(
-        "explain", "--m", 4096, "--n", 7168, "--k", 2048, "--cta", "128x256", "--cluster", "2x1"
-    )
+    words = ("--m", 4096, "--n", 7168, "--k", 2048, "--cta", "128x256", "--cluster", "2x1")
+    outcome = gemm_model("explain", *words)
     assert outcome.code == 0
     assert "limited by TENSOR" in outcome.out
     for word in ("LIMITED BY", "WAY TO THE PEAK", "WHAT IF", "l2_bytes x2", "no wave quantization", "LAUNCH"):
         assert word in outcome.out
 
 
+def two_rate_classes(folder, **more):
+    both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
+    donor = load_calibration(calibration_file(folder / "donor.yaml"))
+    choices = Choices(family="quack", donor=donor, free=("tensor.efficiency",), with_residual=False, **more)
+    return save(both, folder / "t.csv"), choices
+
+
 @pytest.mark.slow
 def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_path, monkeypatch):
-    both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
-    table = save(both, tmp_path / "t.csv")
-    choices = Choices(
-        family="quack", donor=load_calibration(calibration_file(tmp_path / "donor.yaml")),
-        free=("tensor.efficiency",), with_residual=False, shapes_only=True,
-    )  # fmt: skip
+    table, choices = two_rate_classes(tmp_path, shapes_only=True)
     alone = calibrate([table], H200, choices)
     monkeypatch.setattr("gemm_model.calibration.hold_out.WORTH_A_PROCESS", 1)
     with local_processes(2) as executor:
@@ -324,12 +310,7 @@ def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_pa
 
 
 def test_an_interruption_ends_all_rate_classes(tmp_path):
-    both = pd.concat([measured(shapes=10, dtype="bf16"), measured(shapes=10, dtype="e4m3", seed=4)])
-    table = save(both, tmp_path / "t.csv")
-    choices = Choices(
-        family="quack", donor=load_calibration(calibration_file(tmp_path / "donor.yaml")),
-        free=("tensor.efficiency",), with_residual=False,
-    )  # fmt: skip
+    table, choices = two_rate_classes(tmp_path)
     before, later = set(threading.enumerate()), []
     ended = threading.Event()
 
@@ -351,15 +332,8 @@ def test_an_interruption_ends_all_rate_classes(tmp_path):
 @pytest.mark.slow
 def test_folds_in_two_processes_say_what_one_says(monkeypatch):
     seen = observe(measured(shapes=12, noise=0.01), H200, QUACK)
-    hold_out = HoldOut(
-        regimes={"burst": seen},
-        main="burst",
-        gpu=H200,
-        free=("tensor.efficiency", "dram.efficiency"),
-        start=VALUES,
-        donor=None,
-        without=QUACK.absent_mechanisms,
-    )
+    known = {"free": ("tensor.efficiency", "dram.efficiency"), "start": VALUES, "donor": None}
+    hold_out = HoldOut(regimes={"burst": seen}, main="burst", gpu=H200, without=ABSENT, **known)
     folds = folds_of(size_groups(seen), 1, 3)
     folds[folds == 2] = -1
     here = hold_out.times(folds, map)
@@ -390,11 +364,8 @@ def test_a_residual_that_does_not_help_is_left_out_and_said(tmp_path, gemm_model
     # Noise alone, which no residual can foretell.
     table = save(measured(shapes=12, noise=0.05), tmp_path / "t.csv")
     output = tmp_path / "out.yaml"
-    outcome = gemm_model(
-        "calibrate", "--input", table, "--output", output, "--hold-outs", "shapes",
-        "--from", calibration_file(tmp_path / "donor.yaml"),
-        "--fit", "tensor.efficiency",
-    )  # fmt: skip
+    words = ("--input", table, "--output", output, "--from", calibration_file(tmp_path / "donor.yaml"))
+    outcome = gemm_model("calibrate", *words, "--hold-outs", "shapes", "--fit", "tensor.efficiency")
     assert outcome.code == 0
     assert "fp16: no residual, since it does not lower the errors of held-out shapes" in outcome.out
     assert not (tmp_path / "out.residual.npz").exists()

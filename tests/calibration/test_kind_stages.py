@@ -47,31 +47,27 @@ def test_a_stage_finds_the_numbers_that_made_its_rows(tmp_path):
         family="quack", donor=calibration(numbers=start), free=free, with_residual=False, shapes_only=True
     )
     answer = []
-    found = calibrate(
-        [tmp_path / "rows.csv"],
-        H200,
-        choices,
-        progress=lambda _step, done, total: answer.append((done, total)),
-    )
+
+    def tell(_step, *done_of_total):
+        answer.append(done_of_total)
+
+    found = calibrate([tmp_path / "rows.csv"], H200, choices, progress=tell)
     # The fit to all plain rows and its eight folds, and as many of each of the two stages.
     assert answer[0] == (0, 3 * (1 + 8))
     assert 1 + 8 < answer[-1][0] <= answer[-1][1] == 3 * (1 + 8)
     assert answer == sorted(answer)
     values = found.calibration.numbers["fp16"].values()
     for name in ("tangent_clk", "source_bytes_per_clk", "reduction_clk", "vector_clk"):
-        assert values[f"fused_epilogue.{name}"] == pytest.approx(VALUES[f"fused_epilogue.{name}"], rel=0.1), (
-            name
-        )
+        name = f"fused_epilogue.{name}"
+        assert values[name] == pytest.approx(VALUES[name], rel=0.1), name
     assert values["grouped.tile_clk"] == pytest.approx(200.0, abs=30.0)
     assert values["tensor.efficiency"] == pytest.approx(0.8, rel=0.01)
     kind = found.kinds["fp16"]
     assert len(kind.rows) == len(plain)
     assert len(kind.later) == 2
     bands = found.calibration.error_band["fp16"]
-    assert set(bands) - {"tiny", "memory_bound", "few_waves", "many_waves", "split_k"} == {
-        "fused_epilogue",
-        "grouped",
-    }
+    plain_bands = {"tiny", "memory_bound", "few_waves", "many_waves", "split_k"}
+    assert set(bands) - plain_bands == {"fused_epilogue", "grouped"}
     assert max(bands["fused_epilogue"], bands["grouped"]) < 0.02
     # Kernels of one problem are a choice, which is right where the numbers are those of the rows.
     choices_of = {each.what: each.top1 for each in kind.validations}
@@ -88,7 +84,7 @@ def test_a_twin_takes_what_the_model_misses_of_the_kernel():
     fused = plain.assign(epilogue="gelu", runtime_us=130.0)
     alone = fused.assign(cta_n=64, runtime_us=50.0)
     rows = observe(pd.concat([fused, alone], ignore_index=True), H200, QUACK)
-    twins = observe(plain.assign(runtime_us=100.0), H200, QUACK)
+    twins = observe(plain.assign(runtime_us=100.0, gpu_uuid="one"), H200, QUACK)
     found = beside_twins(rows, twins, np.array([80.0]))
     assert found["runtime_us"].tolist() == pytest.approx([130.0 * 0.8, 50.0])
     assert found["measured_us"].tolist() == [130.0, 50.0]

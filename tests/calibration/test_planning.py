@@ -28,6 +28,7 @@ def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
     assert len(rows) == result["rows"]
     spent_s = sum(estimated_row_ms(row, TimingSettings()) for row in rows) / 1e3
     assert 7 < spent_s <= 8
+    assert result["measure_s"] == pytest.approx(spent_s)
     assert {row.problem.a_dtype.name for row in rows} == {"bf16", "e4m3"}
     assert result["pool"] > 2 * result["rows"]
     assert 0 < result["left_unknown"] < 1

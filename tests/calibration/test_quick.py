@@ -49,9 +49,8 @@ def test_the_design_covers_short_and_long_kernels(h100_rows):
 
 
 def test_a_card_without_fp8_gets_its_own_type_alone():
-    rows = designed_rows(
-        replace(load_gpu("h100_sxm"), flop_per_clk_per_sm={"fp16": 4096}), load_calibration("h200")
-    )
+    gpu = replace(load_gpu("h100_sxm"), flop_per_clk_per_sm={"fp16": 4096})
+    rows = designed_rows(gpu, load_calibration("h200"))
     assert {row.problem.a_dtype.name for row in rows} == {"bf16"}
 
 

@@ -124,16 +124,8 @@ def test_without_a_donors_residual_there_is_nothing_to_take(gemm_model, tmp_path
     residual_beside(donor).unlink()
     given = [str(tmp_path / word) if word.endswith(".yaml") else word for word in words]
     measured(1.0).to_csv(tmp_path / "t.csv", index=False)
-    outcome = gemm_model(
-        "calibrate",
-        "--input",
-        tmp_path / "t.csv",
-        "--output",
-        tmp_path / "o.yaml",
-        "--residual",
-        "donor",
-        *given,
-    )
+    places = ("--input", tmp_path / "t.csv", "--output", tmp_path / "o.yaml")
+    outcome = gemm_model("calibrate", *places, "--residual", "donor", *given)
     assert outcome.code == 2
     assert "expected --from with a calibration that has a residual" in outcome.err
 
@@ -144,6 +136,7 @@ def test_nearer_is_by_more_than_two_standard_errors_of_the_rows_differences():
     donor_us, fitted_us = np.array([104.0, 102.0, 96.0, 98.0]), np.full(4, 101.0)
     assert surely_nearer(fitted_us, donor_us, measured_us)
     assert not surely_nearer(donor_us, fitted_us, measured_us)
+    assert not surely_nearer(fitted_us, fitted_us, measured_us)
     # Gained 5, -1, 5, -1: mean 2, deviation 3, standard error 1.5.
     assert not surely_nearer(fitted_us, np.array([106.0, 100.0, 94.0, 100.0]), measured_us)
 

@@ -216,10 +216,9 @@ def test_a_file_nested_too_deep_is_refused_in_a_sentence(tmp_path):
 
 def test_a_warp_that_computes_and_loads_is_of_no_known_kernel(tmp_path):
     document = sample()
-    waits = [
-        each for each in document["launches"][1]["ranges"] if STRINGS[each["rangeNameIdx"]] == "wait_data"
-    ]
-    waits[0]["rangeNameIdx"] = STRINGS.index("wait_stage")
+    ranges = document["launches"][1]["ranges"]
+    wait = next(each for each in ranges if STRINGS[each["rangeNameIdx"]] == "wait_data")
+    wait["rangeNameIdx"] = STRINGS.index("wait_stage")
     (found,) = read_iket(write_sample(tmp_path / "t.json", document))
     with pytest.raises(InputError, match="a warp that computes waits for free stages"):
         trace_of(found, KERNEL)
