@@ -279,11 +279,9 @@ def test_a_ranking_is_a_sequence_and_a_table_of_the_schema():
 
 
 def choice_of(cta_n, waves_us, l2_us, **more):
-    times = {
-        "phases_us": {"waves": waves_us, "launch": 2.0},
-        "details": {"l2_us": l2_us, "dram_us": l2_us / 2.0, "stages": 2.0 * l2_us},
-    }
-    told = Prediction(runtime_us=waves_us + 2.0, bytes_by_level={}, **times, **{"limiter": "L2", **more})
+    more = {"limiter": "L2", "phases_us": {"waves": waves_us, "launch": 2.0}, **more}
+    details = {"l2_us": l2_us, "dram_us": l2_us / 2.0, "stages": 2.0 * l2_us}
+    told = Prediction(runtime_us=waves_us + 2.0, bytes_by_level={}, details=details, **more)
     candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=cta_n))
     return Choice(rank=1, candidate=candidate, prediction=told, tie_group=1)
 

@@ -30,13 +30,8 @@ TABLE_1 = {
 
 def work_of(problem, machine, choice):
     m, n, k = problem
-    return workload(
-        machine,
-        PipelineKernel(
-            m=m, n=n, k=k, tile_m=choice.tile_m, tile_n=choice.tile_n, tile_k=choice.tile_k,
-            stages=choice.stages,
-        ),
-    )  # fmt: skip
+    chosen = {name: getattr(choice, name) for name in ("tile_m", "tile_n", "tile_k", "stages")}
+    return workload(machine, PipelineKernel(m=m, n=n, k=k, **chosen))
 
 
 @pytest.mark.parametrize(("problem", "tile"), TABLE_1.items())

@@ -42,11 +42,8 @@ def test_overlapping_slices_get_a_track_of_their_own():
         TraceEvent(track="DMA", name="next", start_us=10, duration_us=3),
     ]
     text = chrome_trace_json(overlapping)
-    names = {
-        event["tid"]: event["args"]["name"]
-        for event in json.loads(text)["traceEvents"]
-        if event["name"] == "thread_name"
-    }
+    events = json.loads(text)["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {event["name"]: names[event["tid"]] for event in slices(text)} == {
         "a": "DMA", "inner": "DMA", "next": "DMA", "b": "DMA (2)",
     }  # fmt: skip

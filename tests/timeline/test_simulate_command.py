@@ -65,11 +65,8 @@ def test_the_default_timeline_ends_where_predict_does(tmp_path, capsys):
 def test_fewer_sms_in_the_trace(tmp_path):
     trace = tmp_path / "trace.json"
     assert main(["simulate", *PINGPONG, "--trace", str(trace), "--trace-sms", "2"]) == 0
-    names = {
-        event["args"]["name"]
-        for event in json.loads(trace.read_text())["traceEvents"]
-        if event.get("name") == "thread_name"
-    }
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event.get("name") == "thread_name"}
     assert {name for name in names if name.endswith("producer")} == {"SM 0 producer", "SM 1 producer"}
     # 64 tiles: one row for each SM that has one.
     assert {f"SM {sm}" for sm in range(64)} <= names
