@@ -128,7 +128,6 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int, ties: bo
     least_us = np.concatenate([each.least.physical_us for each in contenders])
     numbers = room_numbers("choice")
     limit_us = numbers.first_look * _smallest(least_us, int(numbers.first_look_among) * top_k)
-    wanted = min(top_k, len(least_us))
     several = len({each.space.family.name for each in contenders}) > 1
 
     def look(each: Contenders, limit_us: float) -> KernelTimes:
@@ -139,7 +138,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int, ties: bo
     looked_at: dict[int, KernelTimes] = {}
     seen = [0] * len(contenders)
     for place in sorted(range(len(contenders)), key=lambda place: contenders[place].least.physical_us.min()):
-        if sum(seen) < wanted:
+        if sum(seen) < min(top_k, len(least_us)):
             looked_at[place] = look(contenders[place], limit_us)
             seen[place] = len(looked_at[place].kernels)
     while True:

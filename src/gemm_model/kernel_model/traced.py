@@ -19,7 +19,6 @@ ROWS_AS_ONE = 256
 """Rows of a table that take as long as one asked for alone, beside what any table takes [1]; chosen."""
 SWITCHES = (-1.0, 0.0, 1.0, float("inf"))
 """Numbers that switch formulas off."""
-_NAMES = (*COLUMNS, *RESOURCES)
 _SIZES = {*OF_THE_CALL, "cta_m", "cta_n", "mma_m", "mma_n", "cluster_m", "cluster_n"}
 _SIZES |= {"schedule", "raster", "swizzle"}
 """What kernels of one function differ by, switches or not."""
@@ -52,7 +51,7 @@ class Traced:
 
     def inputs(self, batch: GemmBatch, resources: Resources) -> Inputs:
         values = (*columns_of(batch), *_resources_of(resources))
-        constants = tuple(map(_constant, _NAMES, values))
+        constants = tuple(map(_constant, (*COLUMNS, *RESOURCES), values))
         numbers = tuple(value for value, kept in zip(values, constants, strict=True) if type(kept) is Extent)
         return self.known.setdefault(constants, _Function(constants)), resources, numbers
 
