@@ -56,9 +56,7 @@ class AttentionRanking:
         if best.config == own.config:
             return f"the library's own choice, limited by {best.prediction.limiter}"
         now, was = best.config.fields, own.config.fields
-        changed = [
-            f"{name} {value} in place of {was[name]}" for name, value in now.items() if value != was[name]
-        ]
+        changed = [f"{name} {now[name]} in place of {was[name]}" for name in now if now[name] != was[name]]
         tiles, few = (each.prediction.details["tiles"] for each in (best, own))
         return f"{', '.join(changed)}: {tiles:.0f} tiles for {few:.0f}, limited by {best.prediction.limiter}"
 
@@ -75,8 +73,7 @@ def rank_attention(
     if kernel != ANY_KERNEL:
         first = (*names, *KERNELS)[0] if kernel == "auto" else kernel
         names = (kernel_of(AttentionConfig(kernel=first), gpu).name,)
-    configs = [config for name in names for config in candidates(problem, gpu, name)]
-    if not configs:
+    if not (configs := [config for name in names for config in candidates(problem, gpu, name)]):
         own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
         raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
     predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])

@@ -19,6 +19,7 @@ import pandas as pd
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
+from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
@@ -272,9 +273,11 @@ def _medians(times_us: Mapping[str, float]) -> dict[str, float]:
 
 def _cache_write_us(gpu: GpuSpec, tokens: int, width: int) -> float:
     """Writing K and V of `width` 16-bit elements a token [us]: a CTA a token, of a thread an element up to 512."""
-    ctas = min(gpu.threads_per_sm // min(width, 512), gpu.ctas_per_sm)
-    waves_us = tokens / (gpu.sm_count * ctas) * room_numbers("serving").token_write_us
-    return max(waves_us, _elementwise_us(gpu, 8.0 * tokens * width))
+    numbers, threads = room_numbers("serving"), min(width, 512)
+    by_registers = gpu.registers_per_sm // int(numbers.write_registers * threads)
+    ctas = min(gpu.threads_per_sm // threads, by_registers, gpu.ctas_per_sm)
+    waves_us = tokens / (gpu.sm_count * ctas) * numbers.token_write_clk / gpu.sm_clk_mhz
+    return float(smooth_maximum(waves_us, _elementwise_us(gpu, 8.0 * tokens * width), numbers.write_order))
 
 
 def _elementwise_us(gpu: GpuSpec, moved_bytes: float) -> float:
