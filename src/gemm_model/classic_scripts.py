@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemm_model.cli import OneSentenceParser, run_and_report, split_overrides
+from gemm_model.cli import OneSentenceParser, run_and_report
 from gemm_model.commands import benchmark
 from gemm_model.commands.common import show
 from gemm_model.commands.predict import predict_table_file
@@ -53,10 +53,10 @@ def benchmark_main(words: Sequence[str]) -> int:
 
 
 def _benchmark(words: Sequence[str]) -> int:
-    overrides, rest = split_overrides(words)
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
     benchmark.add_arguments(parser)
     parser.keep_defaults_apart()
+    overrides, rest = parser.apart(words)
     args = parser.with_defaults(parser.parse_args(rest))
     args.overrides, args.verb = overrides, "benchmark"
     if answer := benchmark.run(args):

@@ -25,7 +25,7 @@ from gemm_model.core.errors import GemmModelError, InputError
 VERBS: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "verbs.toml").read_text(encoding="utf-8"))
 """Summary and examples of each verb; a module of `commands` runs it."""
 
-_OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
+OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")
 _LONG_WORD = re.compile(r"[\w.+-]{300,}")
 _ENDING_SIGNALS = ("SIGTERM", "SIGHUP")
 UNWRITABLE_STDOUT = 2
@@ -36,22 +36,6 @@ class Ended(BaseException):
 
     def __init__(self, number: int) -> None:
         self.number = number
-
-
-TAKE_ASSIGNMENTS = ("--sweep", "--price", "--against", "--what-if", "--why-not")
-"""Options whose value may look like `key=value`."""
-
-
-def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The `key=value` words of a command line, and the rest of it; a word after one of TAKE_ASSIGNMENTS is its
-    value.
-    """
-    overrides: list[str] = []
-    rest: list[str] = []
-    for word in words:
-        value = rest and rest[-1] in TAKE_ASSIGNMENTS
-        (overrides if _OVERRIDE.match(word) and not value else rest).append(word)
-    return overrides, rest
 
 
 class OneSentenceParser(argparse.ArgumentParser):
@@ -78,9 +62,8 @@ class OneSentenceParser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest in ("help", "version", "verb") or action.default is argparse.SUPPRESS:
                 continue
-            if (
-                action.nargs == "?" and not action.option_strings
-            ):  # argparse holds its default against choices
+            # argparse holds the default of such an argument against its choices.
+            if action.nargs == "?" and not action.option_strings:
                 continue
             self._defaults_apart[action.dest] = action.default
             if _is_shown(action):
@@ -89,26 +72,23 @@ class OneSentenceParser(argparse.ArgumentParser):
                 action.help = f"{action.help or ''} (default: {shown})".lstrip()
             action.default = argparse.SUPPRESS
 
-    def require_nothing(self) -> None:
-        """Make all options optional, for `--cfg`, which needs no input."""
-        for action in self._actions:
-            action.required = False
+    def apart(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The `key=value` words of a command line, and the rest of it; a word after an option is its value.
 
-    def joined(self, words: Sequence[str]) -> list[str]:
-        """The words, each value that begins with a minus joined to its option by an equals sign.
-
-        argparse takes such a value for an option, unless it is a plain number, and reports a missing value.
+        A value that begins with a minus is joined to its option by an equals sign: argparse takes it for an
+        option, unless it is a plain number, and reports a missing value.
         """
         options = {name: action for action in self._actions for name in action.option_strings}
-        found: list[str] = []
+        overrides: list[str] = []
+        rest: list[str] = []
         for word in words:
-            before = options.get(found[-1]) if found else None
-            value = word.startswith("-") and not word.startswith("--") and word not in options
-            if value and before is not None and before.nargs is None:
-                found[-1] += f"={word}"
+            before = options.get(rest[-1]) if rest else None
+            waits = before is not None and before.nargs is None
+            if waits and word.startswith("-") and not word.startswith("--") and word not in options:
+                rest[-1] += f"={word}"
             else:
-                found.append(word)
-        return found
+                (overrides if OVERRIDE.match(word) and not waits else rest).append(word)
+        return overrides, rest
 
     def with_defaults(self, args: argparse.Namespace) -> argparse.Namespace:
         """The parsed options with their defaults; `given` names those of the command line."""
@@ -172,12 +152,12 @@ def run_command(words: Sequence[str]) -> int:
     """Run the command, also one made of others; returns the exit code. Raises GemmModelError."""
     if unreadable := next((word for word in words if "\0" in word), None):
         raise InputError(f"{unreadable!r}: a NUL character; expected text")
-    overrides, rest = split_overrides(words)
-    named = next((word for word in rest if not word.startswith("-")), "")
+    named = next((word for word in words if not word.startswith("-") and not OVERRIDE.match(word)), "")
     parser, child = parser_of(named)
-    if child is not None and "--cfg" in rest:
-        child.require_nothing()
-    args = parser.parse_args(rest if child is None else child.joined(rest))
+    overrides, rest = (child or parser).apart(words)
+    for action in child._actions if child is not None and "--cfg" in rest else ():
+        action.required = False  # it needs no input
+    args = parser.parse_args(rest)
     if args.version:
         from gemm_model.report.fingerprints import version_text
 

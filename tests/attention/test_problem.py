@@ -21,7 +21,7 @@ def _scores(problem):
 @pytest.mark.parametrize(
     "words",
     [
-        "full batch=2 heads=3 seq_q=17 seq_kv=40 head_dim=64",
+        "batch=2 full heads=3 seq_q=17 seq_kv=40 head_dim=64",
         "causal heads=3 seq_q=17 seq_kv=40 head_dim=64",
         "causal heads=4 kv_heads=2 seq_q=33 head_dim=192 head_dim_v=128",
         "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=7",
@@ -56,7 +56,7 @@ def test_lengths_give_batch_and_longest():
         ("causal heads=32 kv_heads=7 seq_q=4 head_dim=64", "expected a multiple of the 7 kv_heads"),
         ("full heads=32 seq_q=4 head_dim=64 window=9", "window is 9 without causal"),
         ("causal heads=32 seq_q=9 seq_kv=4 head_dim=64", "seq_q is 9 with causal; expected at most"),
-        ("heads=32 seq_q=9 head_dim=64", "attention begins with 'heads=32'"),
+        ("heads=32 seq_q=9 head_dim=64", "names 0 masks; expected full or causal"),
         ("full heads=32 head_dim=64", "attention lacks seq_q="),
         ("full heads=32 seq_q=9 head_dim=64 head_dim=64", "the word head_dim twice"),
         ("full heads=32 seq_q=nine head_dim=64", "the word 'seq_q=nine'"),

@@ -237,12 +237,17 @@ def test_counters_are_cold(tmp_path, capsys, regime):
     assert "the profiler flushes caches" in capsys.readouterr().err
 
 
-def test_dry_run_needs_no_device(tmp_path, capsys):
-    words = arguments(write_sizes(tmp_path / "s.csv", GOOD), tmp_path / "out.csv", "--dry-run")
-    assert benchmark_main([*words, "--device", "no.such:Device"]) == 0
-    printed = capsys.readouterr().out
-    assert "rows      16 (burst)" in printed
+def test_dry_run_needs_no_device_keeps_types_and_tells_what_is_left_out(tmp_path, capsys):
+    sizes = tmp_path / "s.csv"
+    sizes.write_text("m,n,k,dtype\n64,64,64,fp8\n64,64,64,fp32\n")
+    words = arguments(sizes, tmp_path / "out.csv", "--dry-run", "--device", "no.such:Device")
+    assert benchmark_main(words) == 0
+    printed, told = capsys.readouterr()
+    assert "rows      4 (burst)" in printed
+    assert printed.count("e4m3 64x64x64") == 4
+    assert "1 of 2 problems are left out: tests.bench.fakes:FakeProvider: the fake has no fp32" in told
     assert not (tmp_path / "out.csv").exists()
+    assert benchmark_main([*words, "--dtype", "bf16"]) == 2
 
 
 def test_without_a_gpu_the_exit_code_is_3(tmp_path):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gemm_model.cli import VERBS, parser_of, split_overrides
+from gemm_model.cli import VERBS, parser_of
 from gemm_model.config import CONFIG_DIR
 
 KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
@@ -31,7 +31,7 @@ def test_help_tells_defaults_and_two_examples_that_parse(verb):
     for example in examples:
         words = shlex.split(example.partition(" > ")[0])
         assert words[:2] == ["gemm-model", verb]
-        child.parse_args(split_overrides(words[2:])[1])
+        child.parse_args(child.apart(words[2:])[1])
     for action in child._actions:
         if (
             action.option_strings

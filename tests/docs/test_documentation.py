@@ -6,7 +6,6 @@ its commands are parsed, its Python is compiled. `<!-- needs PACKAGE -->` skips 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import shlex
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gemm_model.cli import main, split_overrides
+from gemm_model.cli import OneSentenceParser, main
 from gemm_model.fleet.cluster import _batch_jobs
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 
@@ -160,10 +159,10 @@ def _with_files(words):
 
 
 def check_options(words):
-    _, (verb, *rest) = split_overrides(words)
-    parser = argparse.ArgumentParser(exit_on_error=False)
+    verb, *rest = words
+    parser = OneSentenceParser(exit_on_error=False)
     import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
-    parser.parse_args(rest)
+    parser.parse_args(parser.apart(rest)[1])
 
 
 def targets():

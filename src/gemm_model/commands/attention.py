@@ -74,10 +74,8 @@ def benchmark(args: argparse.Namespace) -> Document:
     require_gpu()
     with common.progress("measuring", len(rows)) as advance:
         good = measure_rows(rows, attention_rows(frame), args.output, advance)
-    counts, text = (
-        {"ok": good, "failed": len(rows) - good},
-        f"{good} of {len(rows)} rows measured: {args.output}",
-    )
+    counts = {"ok": good, "failed": len(rows) - good}
+    text = f"{good} of {len(rows)} rows measured: {args.output}"
     result = {"file": args.output, "done": len(rows), "dispositions": counts}
     return Document(result=result, text=lambda: text, apart=True)
 

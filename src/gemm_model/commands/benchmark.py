@@ -15,7 +15,7 @@ from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.environment import command_line, package_versions, timestamp
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
-from gemm_model.bench.rows import L2_STATES, NORM, Row
+from gemm_model.bench.rows import L2_STATES, NORM, Row, padded
 from gemm_model.bench.sweep import (
     SHUFFLE_SEED,
     SWAPPED,
@@ -247,16 +247,7 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
     if args.rows is not None:
         rows = rows_of_table(args.rows, regime=args.regime, l2=l2)
     else:
-        rows = []
-        for dtype in common.listed(args.dtype):
-            problems = _problems(args.input, dtype, args.out_dtype)
-            selected = _config_filter(args)
-            for name, provider in providers.items():
-                listed = configs_of_table(args.configs, name) if args.configs else None
-                chosen = replace(selected, listed=listed)
-                rows += rows_of_problems(problems, provider, capability, chosen, regime=args.regime, l2=l2)
-        if not rows:
-            raise InputError(_why_nothing(problems, list(providers.values()), capability))
+        rows = _rows_of_input(args, providers, capability, l2)
     ordered = arranged(
         chained(rows, chain) if args.regime == "graph" else rows,
         seed=args.seed,
@@ -291,13 +282,12 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
                 f"--pdl, --rotation, --partner and --settled belong to --regime graph, not {args.regime}"
             )
         return ChainOptions()
-    pdl = {"0": False, "1": True}
     paired = args.pdl == PAIRED
     words = ["1"] if paired else common.listed(args.pdl or "")
-    if not set(words) <= set(pdl):
+    if not {"0", "1"}.issuperset(words):
         raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1, 0,1 or {PAIRED}")
     return ChainOptions(
-        pdl=tuple(pdl[word] for word in words),
+        pdl=tuple(word == "1" for word in words),
         rotation=args.rotation,
         partner=args.partner,
         settled=args.settled,
@@ -305,29 +295,50 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
     )
 
 
-def _why_nothing(
-    problems: Sequence[GemmProblem], providers: Sequence[Provider], capability: tuple[int, int]
-) -> str:
-    for provider in providers:
-        for problem in problems:
-            reason = provider.unsupported(problem, capability)
-            if reason:
-                return f"{provider.name}: {reason}"
-    return "no configuration is left to run; widen the selection"
+def _rows_of_input(
+    args: argparse.Namespace, providers: dict[str, Provider], capability: tuple[int, int], l2: str
+) -> list[Row]:
+    """The rows of the problems of --input; says which no provider runs. Raises InputError if none is left."""
+    rows: list[Row] = []
+    notes = []
+    for problems in _problems(args):
+        for name, provider in providers.items():
+            chosen = _config_filter(args, name)
+            rows += rows_of_problems(problems, provider, capability, chosen, regime=args.regime, l2=l2)
+        run = {row.problem for row in rows}
+        if left_out := [problem for problem in problems if padded(problem) not in run]:
+            pairs = ((name, each.unsupported(left_out[0], capability)) for name, each in providers.items())
+            reasons = (f"{name}: {reason}" for name, reason in pairs if reason)
+            why = next(reasons, "no configuration is left to run; widen the selection")
+            notes.append(f"note: {len(left_out)} of {len(problems)} problems are left out: {why}")
+    if not rows:
+        raise InputError(why)
+    for sentence in notes:
+        common.words(sentence)
+    return rows
 
 
-def _problems(path: Path, dtype: str, out_dtype: str | None) -> list[GemmProblem]:
-    from gemm_model.tables.table import batch_from_frame, read_table
+def _problems(args: argparse.Namespace) -> list[list[GemmProblem]]:
+    """The distinct problems of --input: of its own types, or of each type of --dtype."""
+    from gemm_model.choice.table_ranking import problems_of_table
+    from gemm_model.tables.schema import understood
+    from gemm_model.tables.table import read_table
 
-    frame = read_table(path)
-    operand_type(dtype)  # refused here where it is none: a table takes no text with half a character
-    frame["in_dtype"] = dtype
-    batch = batch_from_frame(frame, needs_tile=False)
-    sizes = dict.fromkeys((int(m), int(n), int(k)) for m, n, k in zip(batch.m, batch.n, batch.k, strict=True))
-    return [GemmProblem.of(m, n, k, dtype, out_dtype) for m, n, k in sizes]
+    frame = understood(read_table(args.input))
+    for sentence in frame.attrs.get("notes", ()):
+        common.words(f"note: {sentence}")
+    typed = "in_dtype" in frame or "a_dtype" in frame
+    for option, told in (("dtype", typed), ("out_dtype", "out_dtype" in frame)):
+        if told and option in args.given:
+            raise InputError(f"{args.input} has types of its own; expected no --{option.replace('_', '-')}")
+    if args.out_dtype is not None:
+        frame["out_dtype"] = args.out_dtype
+    types = [] if typed else [name for name in common.listed(args.dtype) if operand_type(name)]
+    frames = [frame] if typed else [frame.assign(in_dtype=name) for name in types]
+    return [list(dict.fromkeys(problems_of_table(each))) for each in frames]
 
 
-def _config_filter(args: argparse.Namespace) -> ConfigFilter:
+def _config_filter(args: argparse.Namespace, provider: str) -> ConfigFilter:
     schedules = tuple(common.listed(args.schedules))
     for schedule in schedules:
         if schedule not in SCHEDULES:
@@ -338,12 +349,12 @@ def _config_filter(args: argparse.Namespace) -> ConfigFilter:
         schedules=schedules,
         swizzles=_numbers("--swizzles", args.swizzles),
         split_k=_numbers("--split-k", args.split_k),
+        listed=configs_of_table(args.configs, provider) if args.configs else None,
     )
 
 
 def _pairs(option: str, text: str) -> tuple[tuple[int, int], ...]:
-    extents = [parse_extent(word, option) for word in common.listed(text)]
-    return tuple((extent[0], extent[1]) for extent in extents)
+    return tuple((m, n) for m, n in (parse_extent(word, option) for word in common.listed(text)))
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

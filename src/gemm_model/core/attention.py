@@ -95,19 +95,22 @@ class AttentionProblem:
     def parse(cls, text: str) -> AttentionProblem:
         """A problem from words such as EXAMPLE's, with blanks or commas between them.
 
-        Words: the mask (full or causal), then batch=, heads=, kv_heads=, seq_q=, seq_kv=, head_dim=,
+        Words: the mask (full or causal), batch=, heads=, kv_heads=, seq_q=, seq_kv=, head_dim=,
         head_dim_v=, window=, page_size=, dtype=, softcap=, and lengths=Q:K+Q:K+..., the queries and keys of
         each sequence. Raises InputError for a word that is missing, unknown or impossible.
         """
         require_kind("attention", text, str)
-        mask, *words = re.split(r"[\s,]+", text.strip())
-        if mask not in MASKS:
-            raise InputError(f"attention begins with {mask[:40]!r}; expected words as in '{EXAMPLE}'")
-        values = _words("attention", words, WORDS, f"words as in '{EXAMPLE}'")
+        words, known = re.split(r"[\s,]+", text.strip()), f"words as in '{EXAMPLE}'"
+        masks = [words.pop(place) for place in reversed(range(len(words))) if words[place] in MASKS]
+        if len(masks) != 1:
+            raise InputError(
+                f"attention names {len(masks)} masks; expected full or causal, as in '{EXAMPLE}'"
+            )
+        values = _words("attention", words, WORDS, known)
         for name in ("heads", "head_dim", "lengths" if "lengths" in values else "seq_q"):
             if name not in values:
-                raise InputError(f"attention lacks {name}=; expected words as in '{EXAMPLE}'")
-        return cls.of(causal=mask == "causal", **values)
+                raise InputError(f"attention lacks {name}=; expected {known}")
+        return cls.of(causal=masks == ["causal"], **values)
 
     @property
     def name(self) -> str:

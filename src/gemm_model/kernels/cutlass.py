@@ -137,12 +137,21 @@ CUTLASS_SM103 = replace(
 )
 """Kernels of sm_103. Those of sm_100 run there too; cta_k identifies the deep k tiles."""
 
+
+def offers_sm120_tile(batch: GemmBatch) -> Flags:
+    """Whether the collective builder has the tile: with block scales 128 rows and 32 or 64 columns too, and
+    from CUTLASS 4.6 on 8 and 16, which are not offered (`sm120_blockscaled_mma_builder`).
+    """
+    narrow: Flags = (batch.cta_m == 128) & one_of(batch.cta_n, (32.0, 64.0))
+    return quack.offers_sm120_tile(batch) | narrow
+
+
 CUTLASS_SM120 = KernelFamily(
     name="cutlass",
     architectures=("sm120",),
     knows=VISITED | {GROUPS},
     space=replace(CUTLASS_SM90.space, cta_n=(32, 64, 96, 128, 256), clusters=((1, 1),), stream_k=False),
-    resources=quack.QUACK_SM120.resources,
+    resources=replace(quack.QUACK_SM120.resources, offers_tile=offers_sm120_tile),
     tile_order=SM90_ORDER,
 )
 
