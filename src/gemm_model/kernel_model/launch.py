@@ -31,7 +31,7 @@ def launch_us(kernel: KernelWaves, cold: Values) -> Values:
         spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
         # A second kernel, which adds up partial sums or clears counters, has a boundary of its own. CuBLAS launches it
         # dependently where there is such a launch, from compute capability 9.0 on: 310 split kernels in graphs on
-        # H200 and H100 have a programmatic edge each, 1,390 others none.
+        # H200 and H100 have a programmatic edge each, of 1,398 others 8.
         dependent = kernel.family.tile_order.splits == "apart" and kernel.gpu.architecture in WITH_CLUSTERS
         second_us = where(schedule.sharers > 1.0, chain.boundary_us + (not dependent) * chain.gap_us, 0.0)
         return started_us + spread_us + _boundary_us(batch, kernel.family, numbers.chain) + second_us
