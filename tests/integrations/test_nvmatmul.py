@@ -20,9 +20,8 @@ def test_choices_come_with_their_times():
 
 def test_times_of_given_kernels():
     library = NvMatmulHeuristics("h200")
-    small, large = library.predict_us(
-        PROBLEM, [KernelConfig(cta_m=64, cta_n=64), KernelConfig(cta_m=128, cta_n=256, cluster_m=2)]
-    )
+    configs = [KernelConfig(cta_m=64, cta_n=64), KernelConfig(cta_m=128, cta_n=256, cluster_m=2)]
+    small, large = library.predict_us(PROBLEM, configs)
     assert np.isfinite([small, large]).all()
     assert large < small
 

@@ -48,12 +48,7 @@ class Backend:
 
 def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s: float) -> dict[str, Any]:
     """The card as aiconfigurator's `systems/NAME.yaml` describes it; rates in FLOP/s and bytes/s."""
-    rates = {
-        name: gpu.flop_per_us(kind) * 1e6
-        for name, kind in TENSOR_RATES.items()
-        if kind in gpu.flop_per_clk_per_sm
-    }
-    major = int(gpu.architecture.removeprefix("sm"))
+    rates = {name: kind for name, kind in TENSOR_RATES.items() if kind in gpu.flop_per_clk_per_sm}
     return {
         "data_dir": f"data/{gpu.name}",
         "gpu": {
@@ -61,9 +56,9 @@ def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s:
             "mem_bw_empirical_scaling_factor": round(gpu.dram_read_gb_per_s / gpu.dram_gb_per_s, 3),
             "mem_empirical_constant_latency": 3e-6,
             "mem_capacity": round(memory_gib * 2**30),
-            **{name: round(rate) for name, rate in rates.items()},
+            **{name: round(gpu.flop_per_us(kind) * 1e6) for name, kind in rates.items()},
             **({} if gpu.power_cap_w is None else {"power": gpu.power_cap_w}),
-            "sm_version": major,
+            "sm_version": int(gpu.architecture.removeprefix("sm")),
         },
         "node": {
             "num_gpus_per_node": gpus_of_node,

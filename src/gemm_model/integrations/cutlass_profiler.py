@@ -189,9 +189,8 @@ def _measurement(row: pd.Series, where: str, gpu: str) -> dict[str, Any]:
     named = _SHAPES_IN_NAME.search(operation)
     columns = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n")
     given = [row.get(name, "") or "1" for name in columns]
-    tile_m, tile_n, tile_k, cluster_m, cluster_n = (
-        int(value) for value in (named.groups()[:5] if named else _numbers(given, where))
-    )
+    shape = named.groups()[:5] if named else _numbers(given, where)
+    tile_m, tile_n, tile_k, cluster_m, cluster_n = map(int, shape)
     milliseconds = float(_numbers([row["Runtime"]], f"{where}, column Runtime")[0])
     if not milliseconds > 0:
         raise InputError(f"{where}, column Runtime: {row['Runtime']!r}; expected milliseconds above 0")
@@ -211,9 +210,7 @@ def _measurement(row: pd.Series, where: str, gpu: str) -> dict[str, Any]:
         "cta_k": tile_k,
         "cluster_m": cluster_m,
         "cluster_n": cluster_n,
-        **{
-            name: int(value) for name, value in zip("mnk", _numbers(row[["m", "n", "k"]], where), strict=True)
-        },
+        **dict(zip("mnk", map(int, _numbers(row[["m", "n", "k"]], where)), strict=True)),
         "batch": int(_numbers([row.get("batch_count", "1") or "1"], where)[0]),
         "stages": int(_numbers([row.get("stages", "0") or "0"], where)[0]),
         "schedule": "2cta" if two_cta else "pingpong" if "pingpong" in operation else "cooperative",

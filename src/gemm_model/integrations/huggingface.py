@@ -52,12 +52,7 @@ SLIDING, CHUNKED, LINEAR = "sliding_attention", "chunked_attention", "linear_att
 
 QUANTIZED_TYPES: Mapping[str, str] = {"fp8": "e4m3", "fbgemm_fp8": "e4m3", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
 """Type of the weights by the name of a method (or of modelopt's algorithm), without digits of its own."""
-COMPRESSED_TYPES: Mapping[str, str] = {
-    "8-bit float": "e4m3",
-    "4-bit float": "nvfp4",
-    "8-bit int": "int8",
-    "4-bit int": "int4",
-}
+COMPRESSED_TYPES = {"8-bit float": "e4m3", "4-bit float": "nvfp4", "8-bit int": "int8", "4-bit int": "int4"}
 """Type of the weights by what compressed-tensors says of them."""
 
 
@@ -172,8 +167,6 @@ def shapes_of(config: Mapping[str, Any], where: str = "config") -> ModelShapes:
         raise InputError(f"{reader.where}: {layers} layers; expected at most {MOST_LAYERS}")
     moe_layers = reader.moe_layers(layers)
     kinds = reader.layer_kinds(layers)
-    window = reader.optional("sliding_window") or reader.optional("attention_chunk_size")
-    dense_size = reader.optional("dense_size") or FEED_FORWARD_RATIO * hidden
     return ModelShapes(
         model_type=str(reader.values.get("model_type", "unknown")),
         hidden=hidden,
@@ -181,9 +174,9 @@ def shapes_of(config: Mapping[str, Any], where: str = "config") -> ModelShapes:
         vocabulary=reader.optional("vocab_size"),
         attention=reader.attention(hidden),
         windowed_layers=sum(kind in (SLIDING, CHUNKED) for kind in kinds),
-        window=window,
+        window=reader.optional("sliding_window") or reader.optional("attention_chunk_size"),
         linear_layers=kinds.count(LINEAR),
-        dense_size=dense_size,
+        dense_size=reader.optional("dense_size") or FEED_FORWARD_RATIO * hidden,
         gated=reader.gated,
         experts=reader.experts() if moe_layers else None,
         moe_layers=moe_layers,

@@ -95,8 +95,7 @@ class WayTimes:
         """Times in us, infinite for a way that cannot run."""
         times = dict.fromkeys(ways, float("inf"))
         triton = [way for way in ways if way.template in TRITON_TEMPLATES]
-        for way, time_us in zip(triton, self._triton_us(problem, triton), strict=True):
-            times[way] = time_us
+        times |= zip(triton, self._triton_us(problem, triton), strict=True)
         for way in ways:
             if way.template.startswith(EXTERN):
                 times[way] = self._library_us(problem)
@@ -120,18 +119,14 @@ class WayTimes:
         return self._library_us(split) + summed_us + self.gpu.graph_launch_us
 
     def _triton_us(self, problem: GemmProblem, ways: Sequence[Way]) -> list[float]:
-        pairs = []
-        for way in ways:
-            parameters = dict(way.parameters)
-            config = config_from(parameters)
-            fast = problem.a_dtype.bits == 8
-            pairs.append((problem, replace(config, warps=parameters["num_warps"], fast_accum=fast)))
-        if not pairs:
+        if not ways:
             return []
-        batch = batch_of(pairs)
+        fast, known = problem.a_dtype.bits == 8, [dict(way.parameters) for way in ways]
+        configs = [replace(config_from(each), warps=each["num_warps"], fast_accum=fast) for each in known]
+        batch = batch_of([(problem, config) for config in configs])
         found = runnable_mask(batch, self.gpu, self.triton)
         for row, way in enumerate(ways):
-            warps, stored = int(dict(way.parameters)["num_warps"]), way.template in PERSISTENT
+            warps, stored = int(known[row]["num_warps"]), way.template in PERSISTENT
             found[row] &= fits(batch[row : row + 1], warps, self.gpu, output_tile_in_smem=stored)
         times_us = np.full(len(ways), np.inf)
         if found.any():
@@ -181,11 +176,8 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         op_name: str,
         kwarg_overrides: Any = None,
     ) -> list[Any]:
-        every = list(
-            super()._finalize_template_configs(
-                template_choices, kernel_inputs, templates, op_name, kwarg_overrides
-            )
-        )
+        given = (template_choices, kernel_inputs, templates, op_name, kwarg_overrides)
+        every = list(super()._finalize_template_configs(*given))
         if kernel_inputs.device_type != "cuda" or not every:
             return every
         try:
@@ -361,9 +353,8 @@ def _offered(traced: TracedInputs, problem: GemmProblem) -> list[Way]:
     for found in CUDAConfigHeuristic().mm_configs:
         block = {"BLOCK_M": found.block_m, "BLOCK_N": found.block_n, "BLOCK_K": found.block_k, "GROUP_M": 8}
         if problem.m >= found.block_m and problem.n >= found.block_n and problem.k >= found.block_k:
-            ways.append(
-                Way.of(template, {**block, "num_stages": found.num_stages, "num_warps": found.num_warps})
-            )
+            block |= {"num_stages": found.num_stages, "num_warps": found.num_warps}
+            ways.append(Way.of(template, block))
     return ways
 
 
@@ -371,12 +362,8 @@ def _entry(way: Way, problem: GemmProblem) -> dict[str, Any]:
     """A row of Inductor's lookup table."""
     parameters = dict(way.parameters)
     if way.template in TRITON_TEMPLATES:
-        parameters |= {
-            "EVEN_K": problem.k % parameters["BLOCK_K"] == 0,
-            "ALLOW_TF32": False,
-            "USE_FAST_ACCUM": False,
-        }
-        parameters |= {"ACC_TYPE": "tl.float32"}
+        even = problem.k % parameters["BLOCK_K"] == 0
+        parameters |= {"EVEN_K": even, "ALLOW_TF32": False, "USE_FAST_ACCUM": False, "ACC_TYPE": "tl.float32"}
     return {"template_id": way.template, **parameters}
 
 
@@ -417,10 +404,9 @@ def _traced_products(program: Callable[..., Any], inputs: Sequence[Any]) -> list
                 found.append(_read_inputs(name, tensors, node))
         return module.forward
 
+    backend = aot_autograd(fw_compiler=read, decompositions=select_decomp_table())
     with torch.no_grad():
-        torch.compile(program, backend=aot_autograd(fw_compiler=read, decompositions=select_decomp_table()))(
-            *inputs
-        )
+        torch.compile(program, backend=backend)(*inputs)
     return found
 
 

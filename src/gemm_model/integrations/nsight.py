@@ -81,10 +81,8 @@ def read_export(path: Path) -> list[CountedKernel]:
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
         raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
-    found = [
-        _kernel(cells, units, f"{path}, kernel {row}")
-        for row, (cells, units) in enumerate(_rows(lines), start=1)
-    ]
+    rows = enumerate(_rows(lines), start=1)
+    found = [_kernel(cells, units, f"{path}, kernel {row}") for row, (cells, units) in rows]
     return sorted(found, key=lambda each: -each.counted["duration_us"])
 
 

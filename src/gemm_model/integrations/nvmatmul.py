@@ -68,9 +68,10 @@ class NvMatmulHeuristics:
     def _problem(self, problem: GemmProblem) -> Any:
         if (problem.a_major, problem.b_major, problem.c_major) != ("k", "k", "n"):
             raise InputError("nvMatmulHeuristics is asked for K-major operands and row-major outputs only")
-        return self._library.makeNvMatmulHeuristicsProblem(
-            problem.m, problem.n, problem.k, _layout(), problem.batch
-        )
+        from nvMatmulHeuristics import NvMatmulHeuristicsMatmulLayout as Layout
+
+        sizes = (problem.m, problem.n, problem.k)
+        return self._library.makeNvMatmulHeuristicsProblem(*sizes, Layout.TN_ROW_MAJOR, problem.batch)
 
     def _configuration(self, problem: GemmProblem, config: KernelConfig) -> Any:
         """The library's structure, with CUTLASS 3's warps and as many stages as shared memory holds."""
@@ -112,12 +113,6 @@ def _library(gpu: str) -> Any:
         load_discovery_implicitly=True,
         gpu=getattr(NvMmh.NvMatmulHeuristicsNvidiaGpu, GPUS[gpu]),
     )
-
-
-def _layout() -> Any:
-    from nvMatmulHeuristics import NvMatmulHeuristicsMatmulLayout
-
-    return NvMatmulHeuristicsMatmulLayout.TN_ROW_MAJOR
 
 
 def _config_of(kernel: Any) -> KernelConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -198,21 +198,11 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
         groups = routing.groups(1)[0]
     a_scales, b_scales = (_scales(bound, which) for which in "ab")
     a_type, b_type = _dtype(a, a_scales), _dtype(b, b_scales)
-    a_element, a_scale = operand_type(a_type)
-    b_element, b_scale = operand_type(b_type)
-    packed = 2 if a_element.bits == 4 else 1
+    packed = 2 if operand_type(a_type)[0].bits == 4 else 1
     out = bound.get("out_dtype")
     out_type = DTYPES.get(str(out or a.dtype).removeprefix("torch."), "bf16")
-    return GemmProblem(
-        m=m,
-        n=n,
-        k=k * packed,
-        batch=batch,
-        a_dtype=a_element,
-        b_dtype=b_element,
-        out_dtype=operand_type(out_type)[0],
-        a_scale=a_scale,
-        b_scale=b_scale,
+    return replace(
+        GemmProblem.of(m, n, k * packed, a_type, out_type, b_dtype=b_type, batch=batch),
         a_major="k" if a.stride(-1) == 1 or m == 1 else "m",
         b_major="k" if b.stride(-2) == 1 or n == 1 else "n",
         epilogue=_epilogue(bound, name),
@@ -224,10 +214,8 @@ def _gemm(bound: Mapping[str, Any], name: str) -> GemmProblem | None:
 
 def _broadcast(a: Tensor, b: Tensor) -> str:
     """The operand that an expanded batch shares, whose matrices have the same address."""
-    for name, tensor in (("a", a), ("b", b)):
-        if tensor.dim() == 3 and tensor.shape[0] > 1 and tensor.stride(0) == 0:
-            return name
-    return ""
+    both = (("a", a), ("b", b))
+    return next((name for name, x in both if x.dim() == 3 and x.shape[0] > 1 and x.stride(0) == 0), "")
 
 
 def _epilogue(bound: Mapping[str, Any], name: str) -> Epilogue | None:

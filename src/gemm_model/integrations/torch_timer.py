@@ -53,7 +53,7 @@ STATES_OF_L2: Mapping[str, Mapping[str, str]] = {"graph": {"l2": "written"}}
 Work = GemmProblem | Attention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Timing:
     """One operator with given sizes in one module."""
 
@@ -61,9 +61,9 @@ class Timing:
     operator: str
     kind: str
     """GEMM, batched GEMM, grouped GEMM, convolution or attention."""
+    backward: bool
     work: Work
     count: int
-    backward: bool
     time_us: float
     """Of one call."""
     limiter: str
@@ -149,22 +149,8 @@ class GemmTimer:
     @property
     def timings(self) -> tuple[Timing, ...]:
         """All operators seen, in the order of their first call."""
-        found = []
-        for (module, operator, kind, backward, work), count in self._calls.items():
-            time_us, limiter = self._predicted(work)
-            found.append(
-                Timing(
-                    module=module,
-                    operator=operator,
-                    kind=kind,
-                    work=work,
-                    count=count,
-                    backward=backward,
-                    time_us=time_us,
-                    limiter=limiter,
-                )
-            )
-        return tuple(found)
+        calls = self._calls.items()
+        return tuple(Timing(*call, count, *self._predicted(call[-1])) for call, count in calls)
 
     def _predicted(self, work: Work) -> tuple[float, str]:
         if isinstance(work, Attention):

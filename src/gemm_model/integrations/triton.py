@@ -88,12 +88,8 @@ def triton_perf_model(
     Raises InputError for an unknown GPU, model or type.
     """
     spec = as_gpu(gpu)
-    return TritonPerfModel(
-        gpu=spec,
-        model=create_model(model, spec, options),
-        dtype=dtype,
-        output_tile_in_smem=output_tile_in_smem,
-    )
+    found = create_model(model, spec, options)
+    return TritonPerfModel(gpu=spec, model=found, dtype=dtype, output_tile_in_smem=output_tile_in_smem)
 
 
 def prune_configs_by(
