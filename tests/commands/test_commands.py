@@ -147,7 +147,7 @@ KERNEL = (*SQUARE, "--cta", "128x128")
 @pytest.mark.parametrize(
     ("words", "named", "endings"),
     [
-        (("rank", *SQUARE, "--output"), "o.pdf", "one of .table, .json, .jsonl, .csv, .txt"),
+        (("rank", *SQUARE, "--output"), "o.pdf", "one of .table, .json, .jsonl, .csv, .parquet, .txt"),
         (("rank", *SQUARE, "--output"), "o.csv.gz", "one of .table"),
         (("predict", *KERNEL, "--output"), "o.html", "one of .table"),
         (("explain", *KERNEL, "--output"), "o.xlsx", "one of .table"),

@@ -14,13 +14,13 @@ from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
-from gemm_model.core.files import atomic_write, check_writable
+from gemm_model.core.files import atomic_path, atomic_write, check_writable
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
 from gemm_model.kernels.registry import sums_stay
-from gemm_model.report.document import FORMATS, Document, File
+from gemm_model.report.document import FORMATS, Document, File, records
 from gemm_model.report.page.content import Page
 from gemm_model.report.page.html import check_page, write_page
 from gemm_model.report.progress import Progress
@@ -142,11 +142,16 @@ def show(args: argparse.Namespace, document: Document) -> None:
     """
     output: Path | None = None if document.apart else getattr(args, "output", None)
     suffix = "" if output is None else output.suffix.removeprefix(".")
-    text = document.render(args.format or (suffix if suffix in FORMATS else "table"), args.verb)
+    asked = args.format or (suffix if suffix in (*FORMATS, "parquet") else "table")
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(document.render(asked, args.verb))
+    elif asked == "parquet":
+        from gemm_model.dataset.schema import pyarrow
+
+        with atomic_path(output) as unfinished:
+            pyarrow().parquet.write_table(pyarrow().Table.from_pylist(records(document.rows)), unfinished)
     else:
-        atomic_write(output, text)
+        atomic_write(output, document.render(asked, args.verb))
     for note in document.notes:
         words(f"note: {note}")
     if output is not None:
@@ -161,7 +166,7 @@ def show(args: argparse.Namespace, document: Document) -> None:
 
 def check_document(args: argparse.Namespace, *others: Path | None) -> None:
     """Raise InputError if --output or another file is not writable, or its ending is no format."""
-    suffixes = tuple(f".{name}" for name in (*FORMATS, "txt"))
+    suffixes = tuple(f".{name}" for name in (*FORMATS, "parquet", "txt"))
     if args.format is None and args.output is not None and args.output.suffix:
         check_suffix("output", args.output, suffixes)
     check_outputs(args.output, *others)
