@@ -37,17 +37,10 @@ def test_prefill(unseen):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        lambda rows: (rows["causal"] == 1) & (rows["window"] == 0),
-        lambda rows: rows["causal"] == 0,
-        lambda rows: rows["window"] > 0,
-        lambda rows: rows["heads"] != rows["kv_heads"],
-    ],
-    ids=["causal", "full", "windowed", "shared heads"],
+    "kind", ["causal == 1 and window == 0", "causal == 0", "window > 0", "heads != kv_heads"]
 )
 def test_each_kind_of_prefill(unseen, kind):
-    errors = unseen.loc[_prefill(unseen) & kind(unseen), "error"]
+    errors = unseen[_prefill(unseen)].query(kind)["error"]
     assert len(errors) >= 90
     assert errors.mean() < 0.06
 
@@ -87,14 +80,12 @@ def torch_rows():
     return found.assign(error=np.abs(found["ratio"] - 1.0), seq_q=pd.to_numeric(found["seq_q"]))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "decode"), [("cudnn_attention", 0.07), ("flash_attention_2", 0.07)], ids=["cuDNN", "FA2"]
-)
-def test_what_torch_runs_by_kernel_name(torch_rows, kernel, decode):
+@pytest.mark.parametrize("kernel", ["cudnn_attention", "flash_attention_2"])
+def test_what_torch_runs_by_kernel_name(torch_rows, kernel):
     rows = torch_rows[torch_rows["kernel"] == kernel]
     assert rows["error"].mean() < 0.07
     assert rows.loc[rows["seq_q"] > 256, "error"].mean() < 0.055
-    assert rows.loc[rows["seq_q"] == 1, "error"].mean() < decode
+    assert rows.loc[rows["seq_q"] == 1, "error"].mean() < 0.07
 
 
 def test_a_card_that_no_number_has_seen():

@@ -10,7 +10,7 @@ import pytest
 
 from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, predict_table
 from gemm_model.attention.choice import emit_attention, rank_attention, splits_table, why_not
-from gemm_model.attention.explanation import explain_attention
+from gemm_model.attention.explanation import AttentionWorld, explain_attention
 from gemm_model.attention.kernels import resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
@@ -132,9 +132,8 @@ def test_the_best_is_the_fastest_and_explains_itself():
 
 
 def test_elasticities_of_a_long_prefill_are_those_of_its_products():
-    found = explain_attention(
-        AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256"), OWN, AttentionModel(GPU)
-    )
+    problem = AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=256")
+    found = explain_attention(AttentionWorld.of(problem, OWN, AttentionModel(GPU)))
     assert found.limiter == "TENSOR"
     assert min(unit.elasticity for unit in found.units) >= 0.0
     assert sum(unit.elasticity for unit in found.units) < 1.1
@@ -143,7 +142,8 @@ def test_elasticities_of_a_long_prefill_are_those_of_its_products():
 
 def test_elasticities_of_a_decode_are_those_of_dram():
     words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
-    assert explain_attention(AttentionProblem.parse(words), OWN, AttentionModel(GPU)).limiter == "DRAM"
+    world = AttentionWorld.of(AttentionProblem.parse(words), OWN, AttentionModel(GPU))
+    assert explain_attention(world).limiter == "DRAM"
 
 
 def test_emitted_call_names_what_was_chosen():

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gemm_model.attention.explanation import AttentionWorld, attention_difference
 from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
@@ -85,19 +86,15 @@ def rank_attention(
 
 def why_not(ranking: AttentionRanking, config: AttentionConfig, model: AttentionModel) -> str:
     """One sentence: why a configuration is not the best."""
-    whole = resolved(ranking.problem, config, model.gpu)
-    if (reason := refusal(ranking.problem, whole, model.gpu)) is not None:
+    other = AttentionWorld.of(ranking.problem, config, model)
+    if (reason := refusal(ranking.problem, other.config, model.gpu)) is not None:
         return f"it cannot run: {reason}"
-    found = model.predict([(ranking.problem, whole)]).row(0)
-    best = ranking.best.prediction
-    more = found.runtime_us / (best.runtime_us or 1.0) - 1.0
-    if found.runtime_us <= best.runtime_us:
-        return f"it is as fast as the best: {found.runtime_us:.4g} us"
-    return (
-        f"predicted {found.runtime_us:.4g} us, {more:.1%} more than the best ({best.runtime_us:.4g} us): "
-        f"limited by {found.limiter}, {found.details['tiles']:.0f} tiles for {best.details['tiles']:.0f}, "
-        f"{round(found.phases_us['imbalance'], 3):g} us of imbalance for {round(best.phases_us['imbalance'], 3):g}"
-    )
+    found = attention_difference(replace(other, config=ranking.best.config), other)
+    if found.us <= 0.0:
+        return f"it is as fast as the best: {found.second_us:.4g} us"
+    waits = [f"{name} {us:+.3g} us" for by, name, us in found.rows if by == "resource" and us > 0.0]
+    more = f"{found.us / found.first_us:.1%} more than the best ({found.first_us:.4g} us)"
+    return f"predicted {found.second_us:.4g} us, {more}: it waits for {', '.join(waits)}"
 
 
 def splits_table(problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS) -> dict[int, int]:

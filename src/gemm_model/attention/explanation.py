@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from gemm_model.attention.kernels import refusal, resolved
+from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import AttentionModel
-from gemm_model.attention.silicon import Silicon, silicon_of
-from gemm_model.config.numbers import Numbers
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from gemm_model.attention.silicon import silicon_of
+from gemm_model.core.attention import SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.core.prediction import Prediction
+from gemm_model.kernel_model.comparison import REST, Difference, differing_card, mixed_card, shapley
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, number_of
 
 FASTER = 1.1
-"""Factor by which a unit's rate is raised to measure its elasticity [1]; elasticities; chosen: small."""
+"""Factor by which a unit's rate is raised, and lowered, to measure its elasticity [1]; all; chosen: small."""
 
+WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
+"""Fields that are the tile to a user: what of it fits depends on all."""
 UNITS = {
     "TENSOR": ("tensor cores: Q K^T and P V", "flop_per_clk", 1.0),
     "EXPONENTIALS": ("special function units: one exponential a score", "exponentials_per_clk", 1.0),
     "SOFTMAX": ("instructions of the softmax: maxima, scales, sums, conversions", "score_slots", -1.0),
+    "OUTPUTS": ("instructions that scale O again at each key block", "output_slots", -1.0),
+    "STORES": ("from registers through shared memory to L2", "store_bytes_per_clk", 1.0),
+    "SMEM": ("shared memory: operands of MMAs, and P where it holds P", "smem_bytes_per_clk", 1.0),
     "BARRIERS": ("barriers of a key block, and draining its products", "round_trip_clk", -1.0),
     "TILE STARTS": ("from one CTA of an SM to the next", "cta_start_us", -1.0),
     "L2": ("L2 bandwidth of the device", "l2_bytes_per_us", 1.0),
@@ -37,7 +42,6 @@ class AttentionExplanation:
     """A prediction, its units by falling elasticity, and its what-ifs by rising runtime."""
 
     prediction: Prediction
-    config: AttentionConfig
     units: tuple[Mechanism, ...]
     what_if: tuple[WhatIf, ...]
 
@@ -47,31 +51,45 @@ class AttentionExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
-    """All that the predicted time of an attention kernel is a function of."""
+class AttentionWorld:
+    """All that the predicted time of an attention kernel is a function of; the configuration is resolved."""
 
     problem: AttentionProblem
     config: AttentionConfig
-    gpu: GpuSpec
-    silicon: Silicon
-    numbers: Numbers
-    settled: bool
+    model: AttentionModel
+
+    @classmethod
+    def of(cls, problem: AttentionProblem, config: AttentionConfig, model: AttentionModel) -> AttentionWorld:
+        """A kernel with its library's defaults filled in; raises InputError if the GPU has none."""
+        return cls(problem, resolved(problem, config, model.gpu), model)
 
     def predicted(self) -> Prediction:
-        model = AttentionModel(self.gpu, self.numbers, self.silicon, settled=self.settled)
-        return model.predict([(self.problem, self.config)]).row(0)
+        return self.model.predict([(self.problem, self.config)]).row(0)
 
-    def faster(self, unit: str, factor: float) -> _World:
+    def on(self, gpu: GpuSpec) -> AttentionWorld:
+        """The same on another card, with its numbers."""
+        return replace(self, model=replace(self.model, gpu=gpu, silicon=None))
+
+    def faster(self, unit: str, factor: float) -> AttentionWorld:
         """The same with a unit so many times as fast."""
-        _, number, sign = UNITS[unit]
-        if hasattr(self.silicon, number):
-            rate = getattr(self.silicon, number) * factor**sign
-            return replace(self, silicon=replace(self.silicon, **{number: rate}))
-        return replace(
-            self, numbers=self.numbers.having(**{number: getattr(self.numbers, number) * factor**sign})
-        )
+        (_, number, sign), model = UNITS[unit], self.model
+        silicon = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind)
+        if hasattr(silicon, number):
+            silicon = replace(silicon, **{number: getattr(silicon, number) * factor**sign})
+            return replace(self, model=replace(model, silicon=silicon))
+        numbers = model.numbers.having(**{number: getattr(model.numbers, number) * factor**sign})
+        return replace(self, model=replace(model, numbers=numbers))
 
-    def asked(self, text: str) -> _World:
+    def elasticities(self, runtime_us: float) -> dict[str, float]:
+        """What of a faster unit reaches the runtime [1], by unit: of units that tie, each a half."""
+        whole_us = (runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
+        found = {}
+        for name in UNITS:
+            slow_us, fast_us = (self.faster(name, by).predicted().runtime_us for by in (1.0 / FASTER, FASTER))
+            found[name] = (slow_us - fast_us) / whole_us
+        return found
+
+    def asked(self, text: str) -> AttentionWorld:
         """The same but for 'dram x1.5', 'no exponentials', 'sms 66' or 'num_splits 4'.
 
         Raises InputError for a name that is no unit's and no field's of GPU or configuration, and for bad values.
@@ -81,8 +99,7 @@ class _World:
         if unit in UNITS and (name == "no" or value.startswith("x")):
             return self.faster(unit, UNLIMITED if name == "no" else number_of(text, value[1:]))
         if (name := SYNONYMS.get(name, name)) in QUANTITIES:
-            gpu = gpu_having(self.gpu, name, value, text)
-            return replace(self, gpu=gpu, silicon=silicon_of(gpu, self.problem.dtype.math_kind))
+            return self.on(gpu_having(self.model.gpu, name, value, text))
         try:
             return replace(self, config=self.config.having(f"{name}={value}"))
         except InputError as error:
@@ -90,52 +107,75 @@ class _World:
             raise InputError(f"what-if {text!r} {known}; {error}") from None
 
 
-def explain_attention(
-    problem: AttentionProblem, config: AttentionConfig, model: AttentionModel, what_if: Sequence[str] = ()
-) -> AttentionExplanation:
+def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> AttentionExplanation:
     """Elasticities of the units and what-ifs of one kernel; raises InputError if it, or one asked for, cannot run."""
-    gpu, config = model.gpu, resolved(problem, config, model.gpu)
-    silicon = silicon_of(gpu, problem.dtype.math_kind)
-    world = _World(problem, config, gpu, silicon, model.numbers, model.settled)
-    found = world.predicted()
+    found, units = world.predicted(), []
     base_us = found.runtime_us
-    units = []
-    for name, (meaning, *_) in UNITS.items():
-        faster_us = world.faster(name, FASTER).predicted().runtime_us
-        elasticity = (base_us - faster_us) / base_us / (1.0 - 1.0 / FASTER) if base_us else 0.0
-        share = {"time_us": elasticity * base_us, "share_of_runtime": elasticity, "elasticity": elasticity}
-        units.append(Mechanism(name=name, meaning=meaning, **share))
-    changed = {words: world.asked(words) for words in what_if}
-    for words, other in _other_ways(problem, config).items():
-        if other != config and refusal(problem, other, gpu) is None:
-            changed[words] = replace(world, config=other)
+    for name, share in sorted(world.elasticities(base_us).items(), key=lambda each: -each[1]):
+        told = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
+        units.append(Mechanism(name=name, meaning=UNITS[name][0], **told))
+    changed = {words: world.asked(words) for words in what_if} | dict(_other_ways(world))
     times_us = {words: other.predicted().runtime_us for words, other in changed.items()}
     answers = [
         WhatIf(change=words, runtime_us=time_us, relative=time_us / base_us if base_us else 1.0)
         for words, time_us in sorted(times_us.items(), key=lambda each: each[1])
     ]
-    units.sort(key=lambda unit: -unit.elasticity)
-    return AttentionExplanation(prediction=found, config=config, units=tuple(units), what_if=tuple(answers))
+    return AttentionExplanation(prediction=found, units=tuple(units), what_if=tuple(answers))
 
 
-def _other_ways(problem: AttentionProblem, config: AttentionConfig) -> dict[str, AttentionConfig]:
-    """Changes of one option, by their names."""
-    overlap, registers = bool(config.overlap_in_group), bool(config.pv_from_registers)
-    found = {
-        f"{'no ' * overlap}overlap inside a group": replace(config, overlap_in_group=not overlap),
-        f"P from {('registers', 'shared memory')[registers]}": replace(
-            config, pv_from_registers=not registers
-        ),
-        "one consumer group": replace(config, tile_m=64),
-        "half of the exponentials computed by FMAs": replace(config, exp_emulated=0.5),
-        "loads of K and V apart": replace(config, cluster=1),
-    }
-    if problem.group > 1:
-        packed = config.pack_gqa
-        found[f"query heads {'apart' if packed else 'packed'}"] = replace(config, pack_gqa=not packed)
-    if problem.causal:
-        order = "in_order" if config.scheduler == "longest_first" else "longest_first"
-        found[f"tiles {order.replace('_', ' ')}"] = replace(config, scheduler=order)
-    if problem.seq_q == 1:
-        found |= {f"{splits} splits": replace(config, num_splits=splits) for splits in (1, 2, 4, 8, 16)}
-    return found
+def attention_difference(first: AttentionWorld, second: AttentionWorld) -> Difference:
+    """How much longer the second kernel takes than the first, and why: by setting, and by unit.
+
+    Raises InputError for kernels of different problems, or one that cannot run.
+    """
+    if first.problem != second.problem:
+        both = f"{first.problem.name} and {second.problem.name}"
+        raise InputError(f"two kernels of different problems, {both}; expected one problem")
+    settings, gpus = _settings(first, second), (first.model.gpu, second.model.gpu)
+
+    def time_us(chosen: Set[str]) -> float:
+        parts = {part for name in chosen for part in settings[name]}
+        config = {name: getattr(second.config, name) for name in parts if hasattr(first.config, name)}
+        mixed = replace(first, config=replace(first.config, **config)).on(mixed_card(*gpus, parts))
+        return mixed.predicted().runtime_us
+
+    first_us, second_us = (each.predicted().runtime_us for each in (first, second))
+    before, after = first.elasticities(first_us), second.elasticities(second_us)
+    by_unit = {name: after[name] * second_us - before[name] * first_us for name in UNITS}
+    # Loads of queries, masks, latencies and the combining of splits belong to no unit of UNITS.
+    by_unit["OTHER"] = second_us - first_us - sum(by_unit.values())
+    parts = {"by_setting": shapley(list(settings), time_us), "by_resource": by_unit}
+    return Difference(first_us=first_us, second_us=second_us, **parts)
+
+
+def _settings(first: AttentionWorld, second: AttentionWorld) -> dict[str, list[str]]:
+    """What differs, by name: fields of the configuration and quantities of the card that change together."""
+    one, other = first.config.fields, second.config.fields
+    differing = [name for name in one if one[name] != other[name]]
+    found: dict[str, list[str]] = {}
+    for name in differing:
+        found.setdefault("tile" if name in WITH_TILE else name, []).append(name)
+    if {"kernel", "cluster"} & set(differing):
+        found = {"kernel": differing}
+    gpus = first.model.gpu, second.model.gpu
+    card = {name: [name] for name in differing_card(*gpus)}
+    if differing and gpus[0].kernel_architecture != gpus[1].kernel_architecture:
+        found = {f"kernel and {REST}": [*differing, *card.pop(REST)]}
+    return found | card
+
+
+def _other_ways(world: AttentionWorld) -> Iterator[tuple[str, AttentionWorld]]:
+    """Kernels that can run and differ in one option, by the words of --what-if."""
+    problem, options = world.problem, world.config.fields
+    turned = ("overlap_in_group", "pv_from_registers", *(("pack_gqa",) if problem.group > 1 else ()))
+    words = [
+        *(f"{name} {1 - options[name]}" for name in turned),
+        "tile_m 64",
+        "exp_emulated 0.5",
+        "cluster 1",
+    ]
+    words += [f"scheduler {order}" for order in SCHEDULERS[1:] if problem.causal]
+    words += [f"num_splits {splits}" for splits in SPLITS if problem.seq_q == 1]
+    for other, each in zip(map(world.asked, words), words, strict=True):
+        if other.config != world.config and refusal(problem, other.config, world.model.gpu) is None:
+            yield each, other

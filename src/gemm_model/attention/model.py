@@ -26,11 +26,10 @@ from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
-from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
-from gemm_model.kernel_model.traffic import merged_share
+from gemm_model.kernel_model.traffic import kept_share, merged_share
 
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
 BOUNDS = tuple(f"{name.lower().replace(' ', '_')}_us" for name in LIMITERS)
@@ -120,7 +119,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     mean_blocks = (sampled * weights).sum(axis=0)
     loaders = np.where(batch.turns, 1.0, groups)
     through_smem_clk = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
-    through_smem_clk /= silicon.gpu.smem_bytes_per_clk_per_sm
+    through_smem_clk /= silicon.smem_bytes_per_clk
     traffic = _traffic(batch, silicon, ctas * mean_blocks)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
@@ -179,7 +178,7 @@ def _product_clk(
     own_rate = batch.turns | (silicon.gpu.kernel_architecture not in ("sm90", "sm100"))
     rate_share = np.where(own_rate, 1.0, numbers.mma_sync_share)
     math_clk = 2.0 * rows * columns * depth / (silicon.flop_per_clk * rate_share)
-    read_clk = read / silicon.gpu.smem_bytes_per_clk_per_sm
+    read_clk = read / silicon.smem_bytes_per_clk
     beside = smooth_maximum(math_clk, read_clk, numbers.overlap_order)
     return np.where(batch.readers > 1.0, beside, np.maximum(math_clk, read_clk))
 
@@ -202,11 +201,11 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     sharing = query_blocks(batch) * np.where(batch.pack_gqa, 1.0, batch.heads / batch.kv_heads)
     at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
     at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
-    lost = 1.0 - _kept(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
+    lost = 1.0 - kept_share(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
     # Tiles that read the same keys of a window are neighbours, which run at the same time.
     lost = np.where(batch.window > 0, 0.0, lost)
     footprint = np.bincount(batch.owner, q_bytes + o_bytes + kv_bytes).astype(np.float64)[batch.owner]
-    missed = 1.0 - _kept(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    missed = 1.0 - np.asarray(kept_share(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order))
     again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
     l2_bytes = blocks * batch.tile_n * both / batch.cluster + q_bytes + o_bytes
     dram_bytes = (q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed
@@ -216,10 +215,6 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
         "dram_bytes": np.minimum(dram_bytes, l2_bytes),
         "missed": missed,
     }
-
-
-def _kept(needed: FloatArray, capacity: float, order: float) -> FloatArray:
-    return np.asarray(1.0 / (1.0 + (needed / capacity) ** order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,20 +338,16 @@ class AttentionModel:
 
     def predict(self, kernels: Sequence[tuple[AttentionProblem, AttentionConfig]]) -> BatchPrediction:
         """Predictions of kernels; raises RefusedKernelError for those that cannot run."""
+        batch = batch_of(kernels, self.gpu)
         kinds = np.array([problem.dtype.math_kind for problem, _ in kernels])
-        rows = [np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds)]
-        parts: list[BatchPrediction] = []
-        refused: list[RefusedKernelError] = []
-        for index in rows:
-            try:
-                batch = batch_of([kernels[row] for row in index], self.gpu)
-            except RefusedKernelError as error:
-                refused.append(error.at(index))
-                continue
-            silicon = self.silicon or silicon_of(self.gpu, kernels[index[0]][0].dtype.math_kind)
-            parts.append(self.predict_batch(batch, silicon))
-        refuse_all(refused)
-        found = parts[0] if len(parts) == 1 else interleaved(parts, rows)
+        rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in kinds.tolist()}
+        parts = [
+            self.predict_batch(
+                batch[np.isin(batch.owner, of_kind)], self.silicon or silicon_of(self.gpu, kind)
+            )
+            for kind, of_kind in rows.items()
+        ]
+        found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
         if not any(problem.softcap for problem, _ in kernels):
             return found
         return replace(found, caveats=(*found.caveats, "softcap is not priced: predicted as without it"))

@@ -27,6 +27,7 @@ class Silicon:
     """Rate of one SM's tensor cores."""
     port_bytes_per_clk: float
     """Rate at which one SM reads from L2 while its neighbours do."""
+    smem_bytes_per_clk: float
     l2_bytes_per_us: float
     dram_bytes_per_us: float
     l2_latency_clk: float
@@ -57,9 +58,8 @@ class Silicon:
         """The settled clock [MHz] at which work with these rates at `clock_mhz` meets the power cap."""
         power, gpu = self.power, self.gpu
         switched_w = (power.pj_per_flop * flop_per_us + power.pj_per_l2_byte * l2_bytes_per_us) * 1e-6
-        at_boost_w = switched_w * gpu.sm_clk_mhz / clock_mhz
+        at_boost_w, cap_w = switched_w * gpu.sm_clk_mhz / clock_mhz, gpu.power_cap_w or float("inf")
         dram_w = power.pj_per_dram_byte * dram_bytes_per_us * 1e-6
-        cap_w = gpu.power_cap_w or float("inf")
         share = capped_clock_share(power, cap_w, gpu.resting_w, at_boost_w, dram_w)
         return share * gpu.sm_clk_mhz * self.clock.light_share
 
@@ -76,6 +76,7 @@ def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
         gpu=gpu,
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
         port_bytes_per_clk=port,
+        smem_bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
         l2_latency_clk=gpu.l2_latency_clk or room_numbers("gpu").published_l2_latency_clk,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ from gemm_model.attention.choice import (
     rank_attention,
     why_not,
 )
-from gemm_model.attention.explanation import AttentionExplanation, explain_attention
-from gemm_model.attention.kernels import resolved
-from gemm_model.attention.model import attention_model
+from gemm_model.attention.explanation import AttentionWorld, attention_difference, explain_attention
+from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.commands import common, compare
-from gemm_model.core.attention import EXAMPLE, SIZES, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import EXAMPLE, KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
+from gemm_model.kernel_model.comparison import Difference
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import change_rows, changes, explanation, prediction_fields, prediction_row
 from gemm_model.report.document import Document, File, plain, screen_text, text_table
@@ -75,24 +76,27 @@ def benchmark(args: argparse.Namespace) -> Document:
     with common.progress("measuring", len(rows)) as advance:
         good = measure_rows(rows, attention_rows(frame), args.output, advance)
     counts = {"ok": good, "failed": len(rows) - good}
-    text = f"{good} of {len(rows)} rows measured: {args.output}"
     result = {"file": args.output, "done": len(rows), "dispositions": counts}
+    text = f"{good} of {len(rows)} rows measured: {args.output}"
     return Document(result=result, text=lambda: text, apart=True)
 
 
 def _settings(args: argparse.Namespace, *used: str, how: str = "with --attention") -> Settings:
-    read = (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used)
-    common.refuse_unused(args, how, read)
+    common.refuse_unused(args, how, (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used))
     chosen = common.settings(args)
     if chosen.model != DEFAULT_MODEL:
         raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
     return chosen
 
 
-def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionConfig]:
-    """Settings, problem and configuration of a verb about one kernel."""
-    config = AttentionConfig.parse(args.attention_config)
-    return _settings(args, *used), AttentionProblem.parse(args.attention), config
+def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionWorld]:
+    """Settings and kernel of a verb about one kernel."""
+    config, chosen = AttentionConfig.parse(args.attention_config), _settings(args, *used)
+    return chosen, AttentionWorld.of(AttentionProblem.parse(args.attention), config, _model(chosen))
+
+
+def _model(chosen: Settings, gpu: GpuSpec | None = None) -> AttentionModel:
+    return attention_model(gpu or chosen.gpu, chosen.options)
 
 
 def _place(chosen: Settings) -> dict[str, Any]:
@@ -107,24 +111,16 @@ def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     return fields | {name: value for name, value in more.items() if value}
 
 
-def _predicted(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionChoice]:
-    """Settings and problem of a verb about one kernel, and the resolved kernel with its prediction."""
-    chosen, problem, config = _one(args, *used)
-    found = attention_model(chosen.gpu, chosen.options).predict([(problem, config)]).row(0)
-    return chosen, problem, AttentionChoice(config=resolved(problem, config, chosen.gpu), prediction=found)
-
-
 def answer(args: argparse.Namespace) -> compare.Answer:
     """One attention kernel on the card of --gpu."""
-    _, problem, choice = _predicted(args, "sweep", "plot")
-    return _answer(choice, problem)
+    _, world = _one(args, "sweep", "plot")
+    return _answer(AttentionChoice(config=world.config, prediction=world.predicted()), world.problem)
 
 
 def _ranked(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionRanking]:
     """Settings, problem and ranked configurations of a verb about all kernels."""
     chosen, problem = _settings(args, "family", *used), AttentionProblem.parse(args.attention)
-    model = attention_model(chosen.gpu, chosen.options)
-    return chosen, problem, rank_attention(problem, chosen.gpu, args.family, model)
+    return chosen, problem, rank_attention(problem, chosen.gpu, args.family, _model(chosen))
 
 
 def best(args: argparse.Namespace) -> compare.Answer:
@@ -135,14 +131,24 @@ def best(args: argparse.Namespace) -> compare.Answer:
 
 def explained(args: argparse.Namespace) -> compare.Answer:
     """What limits an attention kernel on the card of --gpu."""
-    found = _why(*_one(args))
-    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in found.units}))
+    units = explain_attention(_one(args)[1]).units
+    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in units}))
 
 
-def _why(
-    chosen: Settings, problem: AttentionProblem, config: AttentionConfig, what_if: Sequence[str] = ()
-) -> AttentionExplanation:
-    return explain_attention(problem, config, attention_model(chosen.gpu, chosen.options), what_if)
+def compared(args: argparse.Namespace) -> tuple[Settings, str, Difference, list[str]]:
+    """The settings, the problem, the difference of the kernels of --attention-config and --against, their names."""
+    chosen, first = _one(args, "against", "html")
+    if args.against.startswith(MASKS):
+        second = replace(first, problem=AttentionProblem.parse(args.against))
+    else:
+        kernels, changes, gpu = compare.against(
+            args.against, KERNELS, "a kernel, or changes such as tile=128x64"
+        )
+        config = AttentionConfig.parse(kernels[0] if kernels else args.attention_config).having(*changes)
+        second = AttentionWorld.of(first.problem, config, _model(chosen, gpu))
+    found = attention_difference(first, second)
+    names = [f"{each.config.kernel} {each.config.name} on {each.model.gpu.name}" for each in (first, second)]
+    return chosen, f"Attention {first.problem.name}", found, names
 
 
 def explored(args: argparse.Namespace) -> compare.Answer:
@@ -159,8 +165,8 @@ def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answe
 
 def predict(args: argparse.Namespace) -> Document:
     """The prediction of one attention kernel."""
-    chosen, problem, choice = _predicted(args)
-    prediction, asked, kernel = choice.prediction, problem_fields(problem), dict(choice.config.fields)
+    chosen, world = _one(args)
+    prediction, asked, kernel = world.predicted(), problem_fields(world.problem), dict(world.config.fields)
     result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
     rows = [{**asked, **_place(chosen), **kernel, **prediction_row(prediction)}]
     text = partial(explanation, {**asked, **kernel}, prediction)
@@ -170,19 +176,16 @@ def predict(args: argparse.Namespace) -> Document:
 def rank(args: argparse.Namespace) -> Document:
     """The configurations of one attention by predicted time, why one did not win, or the winner's text."""
     chosen, problem, ranking = _ranked(args, "top", "emit", "why_not")
-    asked = problem_fields(problem)
-    if args.why_not is None and args.emit is None:
-        return _ranking(chosen, ranking, asked, args.top)
-    result: dict[str, Any] = {"problem": asked}
+    asked, best = problem_fields(problem), ranking.best.config
     if args.why_not is not None:
-        model = attention_model(chosen.gpu, chosen.options)
-        text = why_not(ranking, AttentionConfig.parse(args.why_not), model)
-        result["why_not"] = row = {"config": args.why_not, "answer": text}
+        text = why_not(ranking, AttentionConfig.parse(args.why_not), _model(chosen))
+        row = {"config": args.why_not, "answer": text}
+        result: dict[str, Any] = {"problem": asked, "why_not": row}
+    elif args.emit is not None:
+        row = {"target": args.emit, "text": (text := emit_attention(args.emit, problem, best, chosen.gpu))}
+        result = {"problem": asked, "kernel": dict(best.fields), "emit": row}
     else:
-        best = ranking.best.config
-        text = emit_attention(args.emit, problem, best, chosen.gpu)
-        row = {"target": args.emit, "text": text}
-        result |= {"kernel": dict(best.fields), "emit": row}
+        return _ranking(chosen, ranking, asked, args.top)
     return common.document(chosen, result=result, rows=[row], text=lambda: text)
 
 
@@ -233,20 +236,20 @@ def explore(args: argparse.Namespace) -> Document:
 
 def _explored(args: argparse.Namespace) -> tuple[Settings, AttentionProblem, AttentionRanking, File]:
     chosen, problem, ranking = _ranked(args, "html")
-    found = _why(chosen, problem, ranking.best.config)
+    found = explain_attention(AttentionWorld(problem, ranking.best.config, _model(chosen)))
     page = common.page(args.html, lambda: attention_page(ranking, found, chosen.gpu.name))
     return chosen, problem, ranking, page
 
 
 def explain(args: argparse.Namespace) -> Document:
     """What limits one attention kernel, and what other options would make of it."""
-    chosen, problem, config = _one(args, "what_if")
-    found = _why(chosen, problem, config, args.what_if)
+    chosen, world = _one(args, "what_if")
+    found = explain_attention(world, args.what_if)
     prediction = found.prediction
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
     result: dict[str, Any] = {
-        "problem": problem_fields(problem),
-        "kernel": found.config.fields,
+        "problem": problem_fields(world.problem),
+        "kernel": world.config.fields,
         "prediction": prediction_fields(prediction),
         "limiter": found.limiter,
         "mechanisms": found.units,
@@ -266,10 +269,10 @@ def explain(args: argparse.Namespace) -> Document:
 
 def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> Document:
     """The event simulation of an attention kernel's longest tile on its SM, as `drawn` shows a timeline."""
-    chosen, problem, config = _one(args, "trace", "plot", "events", "html")
-    timeline, blocks, found = simulate_kernel(problem, config, attention_model(chosen.gpu, chosen.options))
+    chosen, world = _one(args, "trace", "plot", "events", "html")
+    timeline, blocks, found = simulate_kernel(world.problem, world.config, world.model)
     result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
-    parts = drawn(args, timeline, problem.name)
+    parts = drawn(args, timeline, world.problem.name)
     parts["notes"] += [f"a tile of {blocks} key blocks; all take {found.runtime_us:.4g} us", *found.caveats]
     return common.document(chosen, result={**result, "k_tiles": blocks, "stages": timeline.stages}, **parts)
 
@@ -285,7 +288,7 @@ def rank_table(args: argparse.Namespace) -> Document:
     frame = understood_kernels(read_table(args.input))
     common.take_card(args, [frame])
     chosen = _settings(args, "family", "input", how="with a table of attention")
-    model, found = attention_model(chosen.gpu, chosen.options), []
+    model, found = _model(chosen), []
     with common.progress("ranking", len(frame)) as advance:
         for place, (problem, _) in enumerate(attention_rows(frame)):
             try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.kernels.registry import family_of
@@ -72,6 +72,22 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
         ),
         files=[file for each in found.values() for file in each.files],
     )
+
+
+def against(text: str, known: Iterable[str], expected: str) -> tuple[list[str], list[str], GpuSpec | None]:
+    """The library, the changes and the card of --against; raises InputError for other words than `expected`."""
+    words = common.listed(text.replace(" ", ","))
+    names = [word for word in words if word[:1].isalpha() and "=" not in word]
+    kernels = [word for word in names if word in known]
+    cards = [word for word in names if word not in known]
+    if not words or max(len(cards), len(kernels)) > 1:
+        raise InputError(f"--against is {text!r}; expected {expected}, and at most one card")
+    try:
+        gpu = load_gpu(cards[0]) if cards else None
+    except InputError as error:
+        called = f"no library is called {cards[0]!r} ({', '.join(known)})"
+        raise InputError(f"--against: {called}; {error}") from None
+    return kernels, [word for word in words if word not in names], gpu
 
 
 def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:

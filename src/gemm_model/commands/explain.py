@@ -30,7 +30,7 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.registry import families, family_of, sums_stay
 from gemm_model.report.console import change_rows, changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
-from gemm_model.report.page.kernel import difference_page, kernel_page, level_roofs
+from gemm_model.report.page.kernel import difference_page, gemm_title, kernel_page, level_roofs
 
 MODEL = "KernelModel"
 MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> Document:
     if compare.cards_asked(args):
         return compare.compare(args, _answer)
     if attention.asked(args):
-        return attention.explain(args)
+        return (
+            _against(args, *attention.compared(args)) if args.against is not None else attention.explain(args)
+        )
     chosen = settings_of(args)
     if args.profile is not None:
         return _run_profile(args, chosen)
@@ -159,9 +161,14 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
             raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
         return _run_measured(chosen, first, time_us)
     second = _second(args, chosen, first)
-    found = difference(first, second)
     names = [_called(each.config, each.gpu) for each in (first, second)]
-    page = common.page(args.html, lambda: difference_page(first.problem, found, *names))
+    return _against(args, chosen, gemm_title(first.problem), difference(first, second), names)
+
+
+def _against(
+    args: argparse.Namespace, chosen: Settings, title: str, found: Difference, names: Sequence[str]
+) -> Document:
+    page = common.page(args.html, lambda: difference_page(title, found, *names))
     rows = [dict(zip(("by", "name", "added_us"), row, strict=True)) for row in found.rows]
     result = {"first": names[0], "second": names[1], "first_us": found.first_us, "second_us": found.second_us}
     result["difference_us"] = found.us
@@ -170,21 +177,11 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
 
 def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
     """The kernel of --against: a library's fastest, or the first with other settings; and its card."""
-    words = common.listed(args.against)
-    names = [word for word in words if word[:1].isalpha() and "=" not in word]
-    libraries = [word for word in names if word in families()]
-    cards = [word for word in names if word not in libraries]
-    told = [word for word in words if word not in names]
-    if not words or max(len(cards), len(libraries)) > 1 or (libraries and told):
-        raise InputError(
-            f"--against is {args.against!r}; expected a library, such as cublas, or a kernel, such as "
-            "128x256,cluster=2x1, and at most one card"
-        )
-    try:
-        gpu = load_gpu(cards[0]) if cards else first.gpu
-    except InputError as error:
-        known = f"no library is called {cards[0]!r} ({', '.join(families())})"
-        raise InputError(f"--against: {known}; {error}") from None
+    expected = "a library, such as cublas, or a kernel, such as 128x256,cluster=2x1"
+    libraries, told, card = compare.against(args.against, families(), expected)
+    if libraries and told:
+        raise InputError(f"--against is {args.against!r}; expected {expected}")
+    gpu = card or first.gpu
     problem = kinds.problem(args)
     if libraries:
         best = Ranker(gpu, family=libraries[0], options=dict(chosen.options)).rank(problem, 1).best.candidate

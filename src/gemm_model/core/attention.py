@@ -250,6 +250,12 @@ class AttentionConfig:
         return replace(self, **_words("attention configuration", " ".join(words).split(), names, known))
 
     @property
+    def name(self) -> str:
+        """Its tile, packing and splits in few words."""
+        splits = f" {self.num_splits} splits" if self.num_splits > 1 else ""
+        return f"{self.tile_m}x{self.tile_n}{' packed' if self.pack_gqa else ''}{splits}"
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         """By the names that columns of tables have; flags are 0 and 1."""
         cells = asdict(self).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import factorial
@@ -112,15 +112,19 @@ def _by_resource(first: World, second: World) -> dict[str, float]:
 
 
 def _shapley(first: World, second: World) -> dict[str, float]:
-    """What each differing setting adds to the composed time (Shapley 1953); n settings: 2^n compositions."""
     parts = _differing(first, second)
-    names = list(parts)
-    times_us = {
-        chosen: _mixed(first, second, {part for name in chosen for part in parts[name]}).composed_us()
-        for size in range(len(names) + 1)
-        for chosen in map(frozenset, combinations(names, size))
-    }
+
+    def composed_us(chosen: Set[str]) -> float:
+        return _mixed(first, second, {part for name in chosen for part in parts[name]}).composed_us()
+
+    return shapley(list(parts), composed_us)
+
+
+def shapley(names: Sequence[str], time_us: Callable[[Set[str]], float]) -> dict[str, float]:
+    """What each setting adds to a time (Shapley 1953) [us]; `time_us` of some settings changed, asked 2^n times."""
     count = len(names)
+    subsets = (map(frozenset, combinations(names, size)) for size in range(count + 1))
+    times_us = {chosen: time_us(chosen) for of_size in subsets for chosen in of_size}
     values = {}
     for name in names:
         others = [chosen for chosen in times_us if name not in chosen]
@@ -140,13 +144,26 @@ def _differing(first: World, second: World) -> dict[str, tuple[str, ...]]:
     turned = [TURNED] if first.problem != second.problem else []
     together = WITH_OPERANDS if turned else WITH_SUMS if "sums" in settings else ()
     joint = (*(name for name in settings if name in together), *turned)
-    alone = [name for name in settings if name not in joint]
-    alone += [name for name, parts in CARD.items() if _differ(first.gpu, second.gpu, parts)]
-    named = {part for parts in CARD.values() for part in parts}
-    rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in named)
-    alone += [REST] if _differ(first.gpu, second.gpu, rest) else []
+    alone = [name for name in settings if name not in joint] + differing_card(first.gpu, second.gpu)
     alone += [CONTEXT] if first.options != second.options else []
     return {**({" and ".join(joint): joint} if joint else {}), **{name: (name,) for name in alone}}
+
+
+def differing_card(first: GpuSpec, second: GpuSpec) -> list[str]:
+    """The quantities of CARD that two cards differ in, and REST where anything else does."""
+    named = {part for parts in CARD.values() for part in parts}
+    rest = tuple(spec.name for spec in fields(GpuSpec) if spec.name not in named)
+    return [name for name, parts in {**CARD, REST: rest}.items() if _differ(first, second, parts)]
+
+
+def mixed_card(first: GpuSpec, second: GpuSpec, chosen: Set[str]) -> GpuSpec:
+    """The first card with some quantities of the second; no such card need exist, so that nothing is checked."""
+    gpu = copy.copy(second if REST in chosen else first)
+    for name, parts in CARD.items():
+        source = second if name in chosen else first
+        for part in parts:
+            object.__setattr__(gpu, part, getattr(source, part))
+    return gpu
 
 
 def _differ(one: Any, other: Any, names: tuple[str, ...]) -> bool:
@@ -157,12 +174,8 @@ def _mixed(first: World, second: World, chosen: Set[str]) -> World:
     """The first kernel with some of the second one's settings; no such kernel need be able to run."""
     names = [part for name in chosen & SETTINGS.keys() for part in SETTINGS[name]]
     config = replace(first.config, **{name: getattr(second.config, name) for name in names})
-    gpu = copy.copy(second.gpu if REST in chosen else first.gpu)
-    for name, parts in CARD.items():
-        source = second if name in chosen else first
-        for part in parts:
-            object.__setattr__(gpu, part, getattr(source.gpu, part))
     options = second.options if CONTEXT in chosen else first.options
+    problem = (second if TURNED in chosen else first).problem
     return World(
-        problem=(second if TURNED in chosen else first).problem, config=config, gpu=gpu, options=options
+        problem=problem, config=config, gpu=mixed_card(first.gpu, second.gpu, chosen), options=options
     )

@@ -123,7 +123,7 @@ def _operands_kept(kernel: Kernel, own_bytes: Values) -> Values:
     """Share of the operands that L2 holds from an earlier launch, each of which touches `own_bytes` [1]."""
     gpu = kernel.gpu
     between = footprint_bytes(kernel.batch, kernel.around, own_bytes, l2=kernel.l2)
-    return _kept(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
+    return kept_share(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
 
 
 def _reads_beside_others(kernel: Kernel, reads: Values, kept: Values, workspace: Values) -> Values:
@@ -131,7 +131,7 @@ def _reads_beside_others(kernel: Kernel, reads: Values, kept: Values, workspace:
     gpu = kernel.gpu
     if kernel.a_written and gpu.l2_unwritten_share > 0.0:
         a_bytes = kernel.batch.a_once_bytes
-        reads = reads - (1.0 - kept) * a_bytes * _kept(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
+        reads = reads - (1.0 - kept) * a_bytes * kept_share(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
     if kernel.around.profiled and kernel.family.tile_order.splits == "apart":
         # A profiler empties L2 before the second kernel, which then reads the partial sums from DRAM.
         reads = reads + 0.5 * workspace
@@ -240,7 +240,7 @@ def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     return numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
 
 
-def _kept(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
+def kept_share(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
     """Share of data that L2 still holds at its next use [1]: a smooth step at the capacity."""
     return 1.0 / (1.0 + power(needed_bytes / capacity_bytes, order))
 
@@ -260,7 +260,7 @@ def _dram_reads(
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
     late = maximum(requests - streamed, 0.0) * _late_share(streamed, capacity, gpu, kernel.numbers)
     # Operands that fit in L2 together stay, however far apart the tiles are.
-    return maximum(streamed + (1.0 - _kept(operands, capacity)) * late, operands)
+    return maximum(streamed + (1.0 - kept_share(operands, capacity)) * late, operands)
 
 
 def _fresh_panels(panels: _WavePanels, schedule: TileSchedule, capacity: Values) -> tuple[Values, Values]:
@@ -269,8 +269,8 @@ def _fresh_panels(panels: _WavePanels, schedule: TileSchedule, capacity: Values)
     minor_new = minimum(panels.minor_operand_bytes / (waves * panels.minor_bytes), 1.0)
     major_new = minimum(panels.major_operand_bytes / (waves * panels.major_bytes), 1.0)
     return (
-        1.0 - (1.0 - minor_new) * _kept(panels.until_minor_bytes, capacity),
-        1.0 - (1.0 - major_new) * _kept(panels.until_major_bytes, capacity),
+        1.0 - (1.0 - minor_new) * kept_share(panels.until_minor_bytes, capacity),
+        1.0 - (1.0 - major_new) * kept_share(panels.until_major_bytes, capacity),
     )
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from gemm_model.attention.choice import AttentionChoice, AttentionRanking
+from gemm_model.attention.choice import AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
-from gemm_model.report.page.content import Fact, Listing, Page, band_text, bars
+from gemm_model.report.page.content import Fact, Page, band_text, bars
 from gemm_model.report.page.kernel import what_if_bars
 
 SHOWN = 16
-"""Configurations in the plot and the list [1]; attention; chosen: as of GEMMs."""
+"""Configurations in the plot [1]; attention; chosen: as of GEMMs."""
 
 
 def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation, gpu: str) -> Page:
     """The page of `explore` for an attention on a GPU of that name."""
     problem, best = ranking.problem, ranking.best.prediction
-    shown = [(place, _name(each), each.prediction) for place, each in enumerate(ranking.choices[:SHOWN], 1)]
-    times = [(f"{place}. {name}", found.runtime_us, found.limiter) for place, name, found in shown]
-    cells = [(str(place), name, f"{found.runtime_us:.4g}", found.limiter) for place, name, found in shown]
-    header = ("rank", "kernel", "us", "limiter")
+    times = [
+        (f"{place}. {each.config.name}", each.prediction.runtime_us, each.prediction.limiter)
+        for place, each in enumerate(ranking.choices[:SHOWN], 1)
+    ]
+    units = [(each.name, 100.0 * each.elasticity, each.meaning) for each in explanation.units]
     speed = problem.flop / best.runtime_us / 1e6 if best.runtime_us else 0.0
     return Page(
         title=f"Attention {problem.name}",
         subtitle=f"{len(ranking.choices)} configurations on {gpu}; explained is the fastest",
         facts=[
-            Fact(label="Best kernel", value=_name(ranking.best), note=ranking.reason),
+            Fact(label="Best kernel", value=ranking.best.config.name, note=ranking.reason),
             Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
             Fact(label="Speed", value=f"{speed:.4g}", note="TFLOP/s"),
             Fact(label="Limiter", value=explanation.limiter, note="what a faster unit gains most"),
@@ -32,19 +33,9 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
         figures=[
             bars("Configurations", "Predicted times, the fastest first.", "us", times),
             bars(
-                "Limited by",
-                "What of a faster unit reaches the runtime.",
-                "share of the runtime (%)",
-                [(each.name, 100.0 * each.elasticity, each.meaning) for each in explanation.units],
+                "Limited by", "What of a faster unit reaches the runtime.", "share of the runtime (%)", units
             ),
             what_if_bars(explanation),
         ],
-        listings=[Listing(title="Ranking", note="The fastest configurations.", header=header, rows=cells)],
         notes=best.caveats,
     )
-
-
-def _name(choice: AttentionChoice) -> str:
-    config = choice.config
-    splits = f" {config.num_splits} splits" if config.num_splits > 1 else ""
-    return f"{config.tile_m}x{config.tile_n}{' packed' if config.pack_gqa else ''}{splits}"

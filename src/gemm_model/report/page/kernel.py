@@ -24,7 +24,7 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
     """The page of `explore`: a ranking of all kernels, and the explanation of its first."""
     problem, prediction = ranking.problem, explanation.prediction
     return Page(
-        title=_title(problem),
+        title=gemm_title(problem),
         subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
         f"{kernel_name(ranking.best.candidate)}",
         facts=ranking_facts(ranking),
@@ -38,7 +38,7 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
     """The page of `explain`: one kernel, called `name`."""
     prediction, achieved = explanation.prediction, explanation.achieved
     return Page(
-        title=_title(problem),
+        title=gemm_title(problem),
         subtitle=name,
         facts=[
             Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band_text(prediction)),
@@ -51,11 +51,11 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
     )
 
 
-def difference_page(problem: GemmProblem, found: Difference, first: str, second: str) -> Page:
+def difference_page(title: str, found: Difference, first: str, second: str) -> Page:
     """The page of `explain --against`: two kernels, called `first` and `second`, in pictures and a table."""
     parts = {"setting": found.by_setting, "resource": found.by_resource}
     return Page(
-        title=_title(problem),
+        title=title,
         subtitle=f"where {found.us:+.4g} us come from, between {first} and {second}",
         facts=[
             Fact(label="First", value=f"{found.first_us:.4g} us", note=first),
@@ -74,7 +74,8 @@ def difference_page(problem: GemmProblem, found: Difference, first: str, second:
     )
 
 
-def _title(problem: GemmProblem) -> str:
+def gemm_title(problem: GemmProblem) -> str:
+    """A problem as the title of a page."""
     return f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}"
 
 
