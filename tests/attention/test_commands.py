@@ -30,12 +30,8 @@ def test_predict_tells_the_problem_and_the_resolved_kernel(capsys):
 def test_documents_keep_to_the_schema(capsys):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(gemm_model.__file__).parent / "report" / "schema.json").read_text())
-    for words in (
-        ("predict", "--attention", PREFILL),
-        ("explain", "--attention", DECODE),
-        ("rank", "--attention", DECODE),
-    ):
-        jsonschema.validate(_json(capsys, *words), schema)
+    for verb, words in (("predict", PREFILL), ("explain", DECODE), ("rank", DECODE)):
+        jsonschema.validate(_json(capsys, verb, "--attention", words), schema)
 
 
 def test_rank_lists_and_says_why(capsys):
@@ -67,9 +63,8 @@ def test_explain_answers_what_ifs_of_units_card_and_configuration(capsys):
     assert relative["num_splits 1"] == 1.0
     assert 1.9 < relative["sms 66"] < 2.1
     assert 1 / 1.1 < relative["clock x1.1"] < relative["no exponentials"] < relative["dram x2"] < 1.0
-    other = _json(
-        capsys, "predict", "--attention", PREFILL, "--attention-config", "flash_attention tile=128x64"
-    )
+    config = ("--attention-config", "flash_attention tile=128x64")
+    other = _json(capsys, "predict", "--attention", PREFILL, *config)
     own = _json(capsys, "predict", "--attention", PREFILL)
     times_us = [each["result"]["prediction"]["predicted_us"] for each in (other, own)]
     assert relative["tile 128x64"] == pytest.approx(times_us[0] / times_us[1])

@@ -93,12 +93,9 @@ def test_kernels_that_cannot_run_are_refused(words, config, sentence):
 
 
 def test_a_gemm_configuration_is_no_attention_kernel():
+    problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=64")
     with pytest.raises(InputError, match="expected an AttentionConfig"):
-        predict(
-            AttentionProblem.parse("full heads=8 seq_q=64 head_dim=64"),
-            KernelConfig(cta_m=128, cta_n=128),
-            "h200",
-        )
+        predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200")
 
 
 def test_shared_memory_is_q_and_the_rings():

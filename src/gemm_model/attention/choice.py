@@ -78,8 +78,7 @@ def rank_attention(
         own = resolved(problem, AttentionConfig(kernel=names[0]), gpu)
         raise InputError(refusal(problem, own, gpu) or f"no configuration of {names[0]} fits")
     predicted = (model or AttentionModel(gpu)).predict([(problem, config) for config in configs])
-    found = [predicted.row(place) for place in range(len(configs))]
-    choices = [AttentionChoice(config=own, prediction=each) for own, each in zip(configs, found, strict=True)]
+    choices = [AttentionChoice(config=own, prediction=predicted.row(row)) for row, own in enumerate(configs)]
     ranked = sorted(choices, key=lambda each: each.prediction.runtime_us)
     return AttentionRanking(problem=problem, choices=tuple(ranked), own=choices[0])
 

@@ -83,11 +83,9 @@ class AttentionWorld:
     def elasticities(self, runtime_us: float) -> dict[str, float]:
         """What of a faster unit reaches the runtime [1], by unit: of units that tie, each a half."""
         whole_us = (runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
-        found = {}
-        for name in UNITS:
-            slow_us, fast_us = (self.faster(name, by).predicted().runtime_us for by in (1.0 / FASTER, FASTER))
-            found[name] = (slow_us - fast_us) / whole_us
-        return found
+        rates = (1.0 / FASTER, FASTER)
+        times_us = {name: [self.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}
+        return {name: (slow_us - fast_us) / whole_us for name, (slow_us, fast_us) in times_us.items()}
 
     def asked(self, text: str) -> AttentionWorld:
         """The same but for 'dram x1.5', 'no exponentials', 'sms 66' or 'num_splits 4'.
@@ -168,12 +166,8 @@ def _other_ways(world: AttentionWorld) -> Iterator[tuple[str, AttentionWorld]]:
     """Kernels that can run and differ in one option, by the words of --what-if."""
     problem, options = world.problem, world.config.fields
     turned = ("overlap_in_group", "pv_from_registers", *(("pack_gqa",) if problem.group > 1 else ()))
-    words = [
-        *(f"{name} {1 - options[name]}" for name in turned),
-        "tile_m 64",
-        "exp_emulated 0.5",
-        "cluster 1",
-    ]
+    flips = (f"{name} {1 - options[name]}" for name in turned)
+    words = [*flips, "tile_m 64", "exp_emulated 0.5", "cluster 1"]
     words += [f"scheduler {order}" for order in SCHEDULERS[1:] if problem.causal]
     words += [f"num_splits {splits}" for splits in SPLITS if problem.seq_q == 1]
     for other, each in zip(map(world.asked, words), words, strict=True):

@@ -163,11 +163,10 @@ def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int
 
 
 _Total = Callable[[FloatArray], FloatArray]
-_Extent = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def _product_clk(
-    batch: AttentionBatch, silicon: Silicon, numbers: Numbers, extent: _Extent, read: FloatArray
+    batch: AttentionBatch, silicon: Silicon, numbers: Numbers, extent: Sequence[FloatArray], read: FloatArray
 ) -> FloatArray:
     """Clocks of a product of one group: the tensor cores' rate, or operands read from shared memory.
 
@@ -254,12 +253,10 @@ def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> St
     )
 
 
-def _clk_per_byte(
-    demand: Demand, clk_mhz: FloatArray, at_work: FloatArray, from_dram: FloatArray
-) -> FloatArray:
+def _clk_per_byte(demand: Demand, mhz: FloatArray, at_work: FloatArray, from_dram: FloatArray) -> FloatArray:
     l2_us = (1.0 - demand.merged) / demand.silicon.l2_bytes_per_us
     shared_us = at_work * np.maximum(l2_us, from_dram / demand.silicon.dram_bytes_per_us)
-    return np.maximum(shared_us * clk_mhz, 1.0 / demand.silicon.port_bytes_per_clk)
+    return np.maximum(shared_us * mhz, 1.0 / demand.silicon.port_bytes_per_clk)
 
 
 def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Times:
@@ -341,12 +338,8 @@ class AttentionModel:
         batch = batch_of(kernels, self.gpu)
         kinds = np.array([problem.dtype.math_kind for problem, _ in kernels])
         rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in kinds.tolist()}
-        parts = [
-            self.predict_batch(
-                batch[np.isin(batch.owner, of_kind)], self.silicon or silicon_of(self.gpu, kind)
-            )
-            for kind, of_kind in rows.items()
-        ]
+        own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
+        parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
         found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
         if not any(problem.softcap for problem, _ in kernels):
             return found
@@ -393,14 +386,9 @@ class AttentionModel:
         combine_us = np.where(most(batch.splits) > 1, _combine_us(batch, silicon, sums, most), 0.0)
         launch_us = work * silicon.launch_us * (1.0 + most(batch.persistent * self.numbers.memset_share))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
-        bounds = (
-            sums(blocks * demand.groups * (demand.qk + demand.pv)),
-            sums(blocks * demand.groups * demand.exponentials),
-            sums(blocks * _chain(demand)),
-            sums(demand.l2_us),
-            dram_us,
-            launch_us + combine_us,
-        )
+        units = (demand.qk + demand.pv, demand.exponentials)
+        shared = (sums(blocks * demand.groups * each) for each in units)
+        bounds = (*shared, sums(blocks * _chain(demand)), sums(demand.l2_us), dram_us, launch_us + combine_us)
         bands = error_bands(self.gpu.name)
         return BatchPrediction(
             runtime_us=np.where(work, launch_us + tiles_us + combine_us, 0.0),

@@ -77,11 +77,7 @@ def tile_ends(times: StageTimes, *, groups: int, stages: int, overlap: bool, blo
     """Times from the first load to the last P V of tiles of 1, 2, ... `blocks` key blocks [clk]."""
     slots: dict[str, deque[Values]] = {operand: deque([0.0] * stages, maxlen=stages) for operand in "kv"}
     sm = _Sm(times, slots, ready=[0.0] * groups)
-    first, end, turn = (
-        (_first_half, _end_of_overlapping, _overlapping_turns)
-        if overlap
-        else (_first_turns, _end_of_alternating, _alternating_turns)
-    )
+    first, end, turn = _OVERLAPPING if overlap else _ALTERNATING
     first(sm)
     ends = [end(sm)]
     for _ in range(1, blocks):
@@ -154,3 +150,7 @@ def _alternating_turns(sm: _Sm) -> None:
 
 def _end_of_alternating(sm: _Sm) -> Values:
     return _last_products(sm, sm.v_full)  # a turn begins no later than the products in it
+
+
+_OVERLAPPING = (_first_half, _end_of_overlapping, _overlapping_turns)
+_ALTERNATING = (_first_turns, _end_of_alternating, _alternating_turns)

@@ -160,13 +160,9 @@ def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, An
         samples, calls = times_us(call)
     except (KernelError, RuntimeError, AssertionError, KeyError) as failed:
         return {"disposition": "failed", "reason": str(failed).partition("\n")[0][:200]}
-    found: dict[str, Any] = {
-        "runtime_us": round(median(samples), 3),
-        "min_us": samples[0],
-        "max_us": samples[-1],
-    }
-    found |= {"samples_us": " ".join(f"{each:.3f}" for each in samples), "relative_error": f"{error:.5f}"}
-    return {**found, "calls": calls, "disposition": "ok", "reason": ""}
+    times = {"runtime_us": round(median(samples), 3), "min_us": samples[0], "max_us": samples[-1]}
+    texts = {"samples_us": " ".join(f"{each:.3f}" for each in samples), "relative_error": f"{error:.5f}"}
+    return {**times, **texts, "calls": calls, "disposition": "ok", "reason": ""}
 
 
 def require_gpu() -> None:

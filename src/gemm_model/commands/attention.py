@@ -141,9 +141,8 @@ def compared(args: argparse.Namespace) -> tuple[Settings, str, Difference, list[
     if args.against.startswith(MASKS):
         second = replace(first, problem=AttentionProblem.parse(args.against))
     else:
-        kernels, changes, gpu = compare.against(
-            args.against, KERNELS, "a kernel, or changes such as tile=128x64"
-        )
+        expected = "a kernel, or changes such as tile=128x64"
+        kernels, changes, gpu = compare.against(args.against, KERNELS, expected)
         config = AttentionConfig.parse(kernels[0] if kernels else args.attention_config).having(*changes)
         second = AttentionWorld.of(first.problem, config, _model(chosen, gpu))
     found = attention_difference(first, second)

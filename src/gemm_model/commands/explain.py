@@ -72,21 +72,20 @@ def run(args: argparse.Namespace) -> Document:
     if args.ncu is not None:
         return _run_counted(args, chosen)
     problem, config, first = _kernel(args, chosen)
+    gpu, options = chosen.gpu, chosen.options
     if args.against is not None:
-        return _run_against(
-            args, chosen, World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
-        )
+        return _run_against(args, chosen, World(problem=problem, config=config, gpu=gpu, options=options))
     expected = kinds.expected(args, chosen, problem, config)
     if expected is not None:
         problem = expected.middle
-    found = explain(problem, config, chosen.gpu, chosen.options, tuple(args.what_if))
+    found = explain(problem, config, gpu, options, tuple(args.what_if))
     result = {
         **_asked(problem, config, found.prediction),
         **{name: getattr(found, name) for name in IN_RESULT},
         **({} if expected is None else {"expected": kinds.expected_fields(expected)}),
     }
     before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
-    rows, gpu = change_rows(found.what_if), chosen.gpu
+    rows = change_rows(found.what_if)
     page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
     document = _document(chosen, result, rows, lambda: before + _text(problem, found, gpu))
     return replace(document, files=[page])

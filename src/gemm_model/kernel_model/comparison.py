@@ -176,6 +176,5 @@ def _mixed(first: World, second: World, chosen: Set[str]) -> World:
     config = replace(first.config, **{name: getattr(second.config, name) for name in names})
     options = second.options if CONTEXT in chosen else first.options
     problem = (second if TURNED in chosen else first).problem
-    return World(
-        problem=problem, config=config, gpu=mixed_card(first.gpu, second.gpu, chosen), options=options
-    )
+    gpu = mixed_card(first.gpu, second.gpu, chosen)
+    return World(problem=problem, config=config, gpu=gpu, options=options)

@@ -19,6 +19,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
         for place, each in enumerate(ranking.choices[:SHOWN], 1)
     ]
     units = [(each.name, 100.0 * each.elasticity, each.meaning) for each in explanation.units]
+    note = "What of a faster unit reaches the runtime."
     speed = problem.flop / best.runtime_us / 1e6 if best.runtime_us else 0.0
     return Page(
         title=f"Attention {problem.name}",
@@ -32,9 +33,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
         ],
         figures=[
             bars("Configurations", "Predicted times, the fastest first.", "us", times),
-            bars(
-                "Limited by", "What of a faster unit reaches the runtime.", "share of the runtime (%)", units
-            ),
+            bars("Limited by", note, "share of the runtime (%)", units),
             what_if_bars(explanation),
         ],
         notes=best.caveats,
