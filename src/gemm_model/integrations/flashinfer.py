@@ -21,9 +21,9 @@ VERSION = "0.7.2.post1"
 WHATEVER = ("cuda", "cublas", "cudnn", "cudnn_frontend", "cutlass_dsl")
 """Other versions that it compares: a tile means the same with all of them."""
 ROWS, COLUMNS = 128, (64, 128, 192, 256)
-"""Of a CTA's tile, in its kernels for more than FEW rows of A."""
+"""Rows, and columns to choose from, of a CTA's tile in its kernels for more than FEW rows of A; `gemm_base.py`."""
 FEW = 32
-"""Rows of A up to which it has other kernels, which are not modelled: it chooses among them by itself."""
+"""Rows of A up to which it chooses among other kernels, which are not modelled; `gemm_base.py` of VERSION."""
 ALL, WORKSPACE_BYTES = 1000, 40 << 20
 """More kernels than are ranked [1]; chosen. Bytes of scratch that `mm_mxfp8` takes; `gemm_base.py`."""
 ALPHAS = ((), (1,), (0,))

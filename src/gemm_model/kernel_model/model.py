@@ -275,7 +275,7 @@ class KernelModel:
     def predicted(
         self, batch: GemmBatch, resources: Resources, rows: int
     ) -> tuple[BatchPrediction, Searched]:
-        """The full prediction of so many rows of one type, without a residual, and what a search needs."""
+        """Predictions of `rows` kernels of one type by formulas alone, and the numbers that a search needs."""
         known, (groups, searched) = self._known(batch), self._whole.of(batch, resources)
         runtime, phase, detail, level, shares = _as_columns(({"runtime_us": searched[0]}, *groups), rows)
         if self.corrects:
@@ -562,7 +562,7 @@ class GridEvaluation:
 
 
 def corrected_column(searched: Searched, forest: Forest, rows: int) -> FloatArray:
-    """The times of so many rows, corrected by a residual's trees [us]."""
+    """Runtimes of a batch, corrected by a residual's trees [us]; one for each row."""
     physical_us, floor_us, _, share, seen = searched
     log_error = share * forest.predict(feature_table(seen, rows))
     return np.broadcast_to(corrected_us(physical_us, log_error, floor_us), (rows,))

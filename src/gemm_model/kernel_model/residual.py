@@ -70,7 +70,7 @@ def features(geometry: Geometry, times: KernelTime) -> Features:
 
 
 def feature_table(columns: Sequence[Values | Flags], rows: int) -> Features:
-    """FEATURES of so many rows as an array."""
+    """FEATURES of a batch as an array (features, rows)."""
     table = np.empty((len(FEATURES), rows))
     for row, values in zip(table, columns, strict=True):
         row[:] = values

@@ -22,7 +22,7 @@ def situation(geometry: Geometry, times: KernelTime) -> IntArray:
 
 
 def positions(code: Values, rows: int) -> IntArray:
-    """A code, or a column of them, as positions of so many rows."""
+    """A code for all rows, or one for each, as an array of one position a row."""
     return np.broadcast_to(code, (rows,)).astype(np.int64)
 
 

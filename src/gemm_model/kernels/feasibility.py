@@ -223,7 +223,7 @@ def _row_bytes(batch: GemmBatch) -> Values:
 def _epilogue_bytes(
     batch: GemmBatch, rules: ResourceRules, part: tuple[Values, Values], sector_share: Values
 ) -> Values:
-    """Bytes of the epilogue's shared-memory buffers; each holds a part of a tile, of so many rows and columns."""
+    """Bytes of the epilogue's shared-memory buffers; each holds `rows` x `columns` outputs of a tile."""
     rows, columns = part
     buffer = rows * columns
     # A small tile has fewer parts than the family has buffers.
