@@ -41,7 +41,7 @@ def write_tuning_cache(path: Path | str, problems: Iterable[GemmProblem], gpu: G
     if spec.kernel_architecture != "sm100":
         raise InputError(f"FlashInfer's CuTe kernels do not run on {spec.name}; expected sm100 or sm103")
     ranker = Ranker(spec, family="quack")
-    rounded = {replace(each, m=rounded_up(each.m)) for each in problems if each.m > FEW}
+    rounded = dict.fromkeys(replace(each, m=rounded_up(each.m)) for each in problems if each.m > FEW)
     entries = {key: entry for each in rounded for key, entry in _entries(each, ranker)}
     versions = {"flashinfer_version": VERSION, **{f"{name}_version": "*" for name in WHATEVER}}
     metadata = {**versions, "gpu": next(iter(spec.device_names), "*")}
