@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.kernel_model.edge_tiles import crowding, edge_fill
+from gemm_model.kernel_model.edge_tiles import crowding, drifted_apart, edge_fill
 from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
@@ -15,8 +15,7 @@ def fill_of(sizes, known=None, **kernel):
 
 
 def test_whole_tiles_have_no_fill():
-    found = fill_of((128, 132 * 128, 4096), cta_m=128, cta_n=128)
-    assert found.bytes_per_wave == 0
+    assert fill_of((128, 132 * 128, 4096), cta_m=128, cta_n=128).bytes_per_wave == 0
 
 
 def test_fill_is_in_proportion_to_the_rows_outside():
@@ -109,6 +108,14 @@ def test_the_sms_of_a_tpc_that_stay_in_step_wait_for_each_other():
     assert in_step(132.0) == pytest.approx(1.8 / 1.2 * apart(132.0))
     pairs = row(cta_m=64, cta_n=64, cluster_n=2)
     assert crowding(pairs, H200, numbers(), 1.0)(66.0) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("k", "waves", "left"), [(6400, 1, 0.9), (19200, 1, 0.85), (6400, 3, 0.85)])
+def test_fill_gets_faster_as_producers_drift_apart(k, waves, left):
+    # At most a fifth goes, half of that after 100 k tiles, of one tile or of several in turn.
+    schedule = schedule_of(row((32, waves * 132 * 64, k), cta_m=64, cta_n=64))
+    apart, in_step = (drifted_apart(schedule, share, numbers().edge_tiles) for share in (0.0, 1.0))
+    assert (apart, in_step) == pytest.approx((left, 1.0))
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():

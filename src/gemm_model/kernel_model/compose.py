@@ -21,7 +21,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import ClockRule
 from gemm_model.kernel_model.demand import Demand
-from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding
+from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding, drifted_apart
 from gemm_model.kernel_model.epilogue import Stall
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch import spread_out
@@ -279,7 +279,8 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
     same_box = minimum(maximum(edge.readers * SMS_PER_TPC / kernel.gpu.sm_count - 1.0, 0.0), 1.0)
     together = kernel.resources.in_step * same_box
     crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers, together)(clusters)
-    return fill_us * (share.tiles * crowded) + NEXT_TO_NOTHING_US
+    apart = drifted_apart(kernel.schedule, kernel.resources.in_step, kernel.numbers.edge_tiles)
+    return fill_us * (share.tiles * crowded * apart) + NEXT_TO_NOTHING_US
 
 
 def _held_up(load_clk: Values, between_clk: Values, of_last: float) -> Values:

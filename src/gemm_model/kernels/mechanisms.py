@@ -240,6 +240,8 @@ class EdgeTiles:
     further_sm: float
     further_sm_in_step: float
     further_sm_of_pairs: float
+    drift_gain: float
+    drift_k_tiles: float
     shared_cost: float
     two_way_cost: float
     two_way_hidden: float
