@@ -143,9 +143,8 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
     (tmp_path / "tiny.json").write_text(json.dumps(MODEL))
     words = ["emit", "vidur", "--gpu", "h200", "--node-gpus", "2", "--model", str(tmp_path / "tiny.json")]
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
-    layers, attention = (
-        pd.read_csv(tmp_path / f"out/compute/h200/tiny/{name}.csv") for name in ("mlp", "attention")
-    )
+    folder = tmp_path / "out/compute/h200/tiny"
+    layers, attention = (pd.read_csv(folder / f"{name}.csv") for name in ("mlp", "attention"))
     assert layers["num_tensor_parallel_workers"].tolist() == [1, 2]
     ranker = Ranker("h200", family="cublas", options={"regime": "sustained", "l2": "written"})
     for name, n, k in (("attn_pre_proj", 384, 512), ("mlp_up_proj", 1024, 512), ("mlp_down_proj", 512, 512)):
@@ -153,9 +152,8 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
         own_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
         assert layers[f"time_stats.{name}.median"][1] == pytest.approx(own_us / 1e3)
     # A normalization reads and writes 32 rows of 512 elements of 2 bytes.
-    norm_us = (
-        room_numbers("serving").small_kernel_us + 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
-    )
+    moved_us = 2 * 32 * 512 * 2 / load_gpu("h200").dram_read_bytes_per_us
+    norm_us = room_numbers("serving").small_kernel_us + moved_us
     assert layers["time_stats.input_layernorm.median"][0] == pytest.approx(norm_us / 1e3)
     decode = attention[~attention["is_prefill"]]
     assert decode["time_stats.attn_decode.median"].notna().all()
@@ -194,9 +192,8 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     types = dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), "bfloat16")
     types["systems_paths"] = f"default,{tmp_path / 'out'}"
     asked = {"isl": 256, "osl": 32, "batch_size": 4, "tp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
-    found = estimate(
-        "Qwen/Qwen3-30B-A3B", "h200", backend_name="vllm", backend_version="0.24.0", **asked, **types
-    )
+    asked |= {"backend_name": "vllm", "backend_version": "0.24.0"}
+    found = estimate("Qwen/Qwen3-30B-A3B", "h200", **asked, **types)
     assert 1.0 < found.tpot < 30.0
 
 

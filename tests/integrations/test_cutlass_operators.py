@@ -74,6 +74,12 @@ def test_the_tile_of_a_pair_of_ctas_is_that_of_the_mma():
     assert config_of(pair).mma_m == pair.tile_shape[0] == 2 * config_of(pair).cta_m
 
 
+def test_operators_of_another_version_keep_their_order(caplog):
+    others = [object(), object()]
+    assert GemmModelHeuristic(gpu="h200", model=MODEL).rank(dense(), others) == others
+    assert "in CUTLASS's own order (we know nvidia-cutlass-operators 0.3): " in caplog.text
+
+
 def test_other_arguments_are_refused():
     heuristic = GemmModelHeuristic(gpu="h200", model=MODEL)
     assert heuristic.rank(None, []) == []

@@ -114,9 +114,8 @@ def test_a_scaled_product_keeps_what_is_predicted_to_be_the_fastest(bias):
     library, *templates = every
     assert len(templates) > 10
     assert min(times_us.values()) < np.inf
-    found = ways(
-        kept(ModelChoices(gpu="h200", confirm=4)(), inputs, [aten__fp8_mm, mm_template], "scaled_mm")
-    )
+    choices = ModelChoices(gpu="h200", confirm=4)()
+    found = ways(kept(choices, inputs, [aten__fp8_mm, mm_template], "scaled_mm"))
     best = sorted(templates, key=lambda way: times_us[way])
     assert [way for way in found if way != library] == best[: 4 - found.count(library)]
 
@@ -147,7 +146,7 @@ def test_what_is_not_ranked_stays_with_inductor_and_a_line_says_so(caplog, monke
         assert ways(kept(choices, inputs, TEMPLATES)) == [Way("aten::mm")]
         with config.patch(max_autotune=True):
             assert len(kept(choices, inputs, TEMPLATES)) > 10
-    assert "gemm-model leaves mm to Inductor: division by zero" in caplog.text
+    assert f"gemm-model leaves mm {inductor.INDUCTOR}: division by zero" in caplog.text
 
 
 def test_convolutions_are_timed_only_where_they_would_be_without_us():
@@ -164,9 +163,8 @@ def test_a_second_install_replaces_the_first_and_uninstall_leaves_nothing():
     with config.patch(max_autotune_gemm=False):
         assert install("h200")
         assert install("h100_sxm", confirm=2)
-        assert config.inductor_choices_class == ModelChoices(
-            gpu="h100_sxm", confirm=2, version=gemm_model.__version__
-        )
+        made = ModelChoices(gpu="h100_sxm", confirm=2, version=gemm_model.__version__)
+        assert config.inductor_choices_class == made
         inductor.uninstall()
         assert not config.max_autotune_gemm
     assert config.inductor_choices_class is None

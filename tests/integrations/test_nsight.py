@@ -97,10 +97,8 @@ def test_rows_of_one_metric_each_are_the_same_kernels(tmp_path):
     header = (*HEADER[:3], "Metric Name", "Metric Unit", "Metric Value")
     cells = [(*KERNEL[:3], *each) for each in zip(METRICS, UNITS[3:], COUNTED, strict=True)]
     cells[0] = (*cells[0][:4], "us", "260")
-    others = [
-        ("1", "memset", "(1, 1, 1)", metric, unit, "7")
-        for metric, unit in zip(METRICS, UNITS[3:], strict=True)
-    ]
+    asked = zip(METRICS, UNITS[3:], strict=True)
+    others = [("1", "memset", "(1, 1, 1)", metric, unit, "7") for metric, unit in asked]
     path = export(tmp_path / "long.csv", *cells[1:], *others, header=header, units=cells[0])
     assert [each.name for each in read_export(path)] == [NVJET, "memset"]
     assert read_export(path)[0] == wide[0]

@@ -90,16 +90,14 @@ def test_layouts_and_batches_are_read_and_what_is_no_product_has_no_sizes(tmp_pa
 
 def test_reports_of_nsys_are_read_past_their_first_lines_and_in_their_units(tmp_path):
     sums = tmp_path / "sums.csv"
-    sums.write_text(
-        f'Processing [a.sqlite]...\n{SUMS}60.0,"410,000",2,205000.0,{NVJET}\n1,2500,1,2500,{ADD}\n'
-    )
+    rows = f'60.0,"410,000",2,205000.0,{NVJET}\n1,2500,1,2500,{ADD}\n'
+    sums.write_text(f"Processing [a.sqlite]...\n{SUMS}{rows}")
     launches, card = read_profile(sums)
     assert card == ""
     assert [(each.name, each.calls, each.total_us) for each in launches] == [(NVJET, 2, 410.0), (ADD, 1, 2.5)]
     each = tmp_path / "trace.csv.gz"
-    each.write_bytes(
-        gzip.compress(f"{TRACE}1,9.5,7,{NVJET}\n2,4,8,[CUDA memset]\n3,0.5,9,{NVJET}\n".encode())
-    )
+    text = f"{TRACE}1,9.5,7,{NVJET}\n2,4,8,[CUDA memset]\n3,0.5,9,{NVJET}\n"
+    each.write_bytes(gzip.compress(text.encode()))
     (found,) = read_profile(each)[0]
     assert (found.calls, found.total_us) == (2, 10.0)
     (row,) = lay_beside([found], load_gpu("h200"), {})

@@ -69,6 +69,12 @@ def test_the_pruner_keeps_the_fastest():
     assert everything[:3] == kept
 
 
+def test_another_quack_times_as_without_us(caplog):
+    others = [Choice(object()), Choice(object())]
+    assert early_config_prune("h200", top_k=1, model=MODEL)(others, TENSORS) == others
+    assert "2 configurations to QuACK's own timing (we know quack-kernels 0.6): " in caplog.text
+
+
 def test_another_pruner_may_run_before():
     only = [each for each in HOPPER if not each.kwargs["config"].swap_ab]
     prune = early_config_prune("h200", top_k=3, model=MODEL, after=lambda *_args, **_kwargs: only)
@@ -94,7 +100,7 @@ def test_tensors_tell_the_problem():
         early_config_prune("h200", top_k=0)
 
 
-def test_a_written_cache_answers_quack_in_the_place_of_its_timing(tmp_path, monkeypatch):
+def test_a_written_cache_answers_quack_in_the_place_of_its_timing(tmp_path, monkeypatch, caplog):
     interface = pytest.importorskip("quack.gemm_interface")
     monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "cache"))
     assert write_tuning_cache([PROBLEM], "h200", model=MODEL) == 1
@@ -116,6 +122,10 @@ def test_a_written_cache_answers_quack_in_the_place_of_its_timing(tmp_path, monk
     interface.gemm(a, weight.mT)
     (fastest,) = early_config_prune("h200", top_k=1, model=MODEL)(HOPPER, TENSORS)
     assert taken == [fastest.kwargs["config"]]
+    with monkeypatch.context() as another:
+        another.delattr(interface.gemm_tuned, "keys")
+        assert write_tuning_cache([PROBLEM], "h200", model=MODEL) == 0
+    assert "its cache to QuACK's own timing (we know quack-kernels 0.6): " in caplog.text
     (tmp_path / "file").touch()
     monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(InputError, match="tuning cache cannot be written"):

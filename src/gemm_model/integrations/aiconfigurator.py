@@ -26,7 +26,6 @@ from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.kernels.registry import TORCH_FAMILY
 
-VERSIONS = "0.12"
 GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
 """aiconfigurator's names of operand types, and ours."""
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -18,6 +18,7 @@ from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.integrations import stand_aside
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import DEFAULT_MODEL, create_model
@@ -25,7 +26,7 @@ from gemm_model.models import DEFAULT_MODEL, create_model
 with importing("the CUTLASS heuristic needs its operator API: pip install nvidia-cutlass-operators"):
     from cutlass.operators import GemmArguments, Heuristic, ScaledOperand, register_heuristic
 
-NAME = "gemm_model"
+NAME, KNOWN = "gemm_model", "in CUTLASS's own order (we know nvidia-cutlass-operators 0.3)"
 
 TYPES = names_in("operators")
 """CUTLASS's names of types."""
@@ -58,6 +59,13 @@ class GemmModelHeuristic(Heuristic):  # type: ignore[misc]
             return operators
         if not isinstance(args, GemmArguments):
             raise TypeError(f"heuristic {NAME} ranks GemmArguments; got {type(args).__name__}")
+        try:
+            return self._ordered(args, operators)
+        except AttributeError as reason:
+            stand_aside(f"{len(operators)} operators {KNOWN}", reason)
+            return operators
+
+    def _ordered(self, args: Any, operators: list[Any]) -> list[Any]:
         known = [operator for operator in operators if self._describes(operator)]
         others = [operator for operator in operators if not self._describes(operator)]
         if not known:

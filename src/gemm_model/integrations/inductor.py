@@ -1,6 +1,6 @@
 """`install()`: Inductor's choices for mm, addmm, bmm, baddbmm and scaled mm are predicted, without timing.
 
-Written for torch 2.11 to 2.13. The seams are Inductor's own: `torch._inductor.config.inductor_choices_class`,
+Written for torch 2.11 to 2.15. The seams are Inductor's own: `torch._inductor.config.inductor_choices_class`,
 `InductorChoices` and `torch._inductor.lookup_table`. Whatever goes wrong, Inductor chooses as it would alone.
 """
 
@@ -23,6 +23,7 @@ from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
+from gemm_model.integrations import stand_aside
 from gemm_model.integrations.triton import config_from, fits
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import TORCH_FAMILY, family_of
@@ -42,8 +43,9 @@ except ImportError:  # another torch: `require_seams` says so
 
 log = logging.getLogger(__name__)
 
-TORCH_VERSIONS = "2.11 to 2.13"
-SEAMS = 4
+TORCH_VERSIONS = "2.11 to 2.15"
+INDUCTOR = f"to Inductor of torch {torch.__version__} (we know {TORCH_VERSIONS})"
+SEAMS = ("_finalize_template_configs", "get_template_configs", "get_conv_configs", "_need_to_fix_layout")
 """Methods of Inductor's choices that are replaced."""
 
 OPERATORS = {
@@ -125,14 +127,14 @@ class WayTimes:
         configs = [replace(config_from(each), warps=each["num_warps"], fast_accum=fast) for each in known]
         batch = batch_of([(problem, config) for config in configs])
         found = runnable_mask(batch, self.gpu, self.triton)
-        for row, way in enumerate(ways):
-            warps, stored = int(known[row]["num_warps"]), way.template in PERSISTENT
+        persistent = np.array([way.template in PERSISTENT for way in ways])
+        for row, each in enumerate(known):
+            stored, warps = bool(persistent[row]), int(each["num_warps"])
             found[row] &= fits(batch[row : row + 1], warps, self.gpu, output_tile_in_smem=stored)
         times_us = np.full(len(ways), np.inf)
         if found.any():
             times_us[found] = self.library.model.predict_batch(batch[found]).runtime_us
         numbers = room_numbers("integrations")
-        persistent = np.array([way.template in PERSISTENT for way in ways])
         factors = np.where(persistent, numbers.inductor_persistent, numbers.inductor_pointers)
         return [float(time_us) for time_us in times_us * factors]
 
@@ -183,7 +185,7 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         try:
             return self._fastest(every, kernel_inputs, op_name)
         except Exception as reason:  # a compile never fails because of a prediction
-            stand_aside(op_name, reason)
+            stand_aside(f"{op_name} {INDUCTOR}", reason)
         externs = [ktc for ktc in every if _is_extern(ktc)]
         return every if self._tunes or not externs else externs[:1]
 
@@ -239,8 +241,7 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
         ways = [way for way in dict.fromkeys(map(_way, offered)) if way.known]
         externs = [way for way in ways if way.template.startswith(EXTERN)]
         ways = [way for way in ways if way not in externs[1:]]
-        times = way_times(self.settings.gpu)
-        predicted_us = times.predict_us(problem, ways)
+        predicted_us = way_times(self.settings.gpu).predict_us(problem, ways)
         if not np.isfinite(predicted_us).any():
             raise InputError("no candidate that is known can run")
         order = in_order(ways, predicted_us)[: self.settings.confirm]
@@ -261,15 +262,12 @@ class GemmModelChoices(InductorChoices):  # type: ignore[misc]
 
 def require_seams() -> None:
     """Raises InputError where this torch's Inductor does not ask for choices as those that are known."""
-    replaced = [
-        name for name in vars(GemmModelChoices) if hasattr(InductorChoices, name) and name[:2] != "__"
-    ]
-    same = (
-        [*signature(getattr(InductorChoices, name)).parameters]
-        == [*signature(getattr(GemmModelChoices, name)).parameters]
-        for name in replaced
-    )
-    if not hasattr(inductor_config, "inductor_choices_class") or len(replaced) < SEAMS or not all(same):
+
+    def asked(owner: type) -> list[list[str]]:
+        return [[*signature(getattr(owner, name, len)).parameters] for name in SEAMS]
+
+    known = asked(InductorChoices) == asked(GemmModelChoices)
+    if not known or not hasattr(inductor_config, "inductor_choices_class"):
         raise InputError(f"torch {torch.__version__} takes no choices; written for torch {TORCH_VERSIONS}")
 
 
@@ -279,11 +277,8 @@ def in_order(ways: Sequence[Way], predicted_us: Sequence[float]) -> list[int]:
     A template takes the library's place where it stays faster at the far end of its error band.
     """
     band = 1.0 + room_numbers("integrations").inductor_band
-    bound_us = [
-        time_us * (1.0 if way.template.startswith(EXTERN) else band)
-        for way, time_us in zip(ways, predicted_us, strict=True)
-    ]
-    return [int(place) for place in np.argsort(bound_us, kind="stable")]
+    slack = [1.0 if way.template.startswith(EXTERN) else band for way in ways]
+    return [int(place) for place in np.argsort(np.multiply(predicted_us, slack), kind="stable")]
 
 
 def _way(ktc: Any) -> Way:
@@ -296,12 +291,9 @@ def _is_extern(ktc: Any) -> bool:
 
 def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
     """The product of an operator's inputs, by hints where sizes are symbolic. Raises InputError."""
-    tensors = (
-        torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        for shape, stride, dtype in zip(
-            kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted(), kernel_inputs.dtypes(), strict=True
-        )
-    )
+    shapes, strides = kernel_inputs.shapes_hinted(), kernel_inputs.strides_hinted()
+    layouts = zip(shapes, strides, kernel_inputs.dtypes(), strict=True)
+    tensors = (torch.empty_strided(*layout, dtype=dtype, device="meta") for *layout, dtype in layouts)
     # A scaled product's bias is optional.
     bound: dict[str, Any] = dict(zip(OPERATORS[op_name], tensors, strict=op_name != "scaled_mm"))
     bound["out_dtype"] = kernel_inputs.out_dtype()
@@ -312,12 +304,6 @@ def problem_of(kernel_inputs: Any, op_name: str) -> GemmProblem:
     if not found or not isinstance(found[0][1], GemmProblem):
         raise InputError("an empty product")
     return found[0][1]
-
-
-def stand_aside(what: str, reason: Exception) -> None:
-    """Say in one line that Inductor chooses by itself."""
-    why = str(reason).partition("\n")[0] or type(reason).__name__
-    log.warning("gemm-model leaves %s to Inductor: %s", what, why)
 
 
 def lookup_table(
@@ -440,7 +426,7 @@ def install(gpu: GpuSpec | str | None = None, *, confirm: int = 1) -> bool:
         inductor_config.max_autotune_gemm = True
         V.set_choices_handler(made())
     except Exception as reason:  # no GPU, an unknown card, another torch: the program goes on as without
-        stand_aside("install", reason)
+        stand_aside(f"the choices {INDUCTOR}", reason)
         return False
     return True
 

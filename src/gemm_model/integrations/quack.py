@@ -21,6 +21,7 @@ from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem, swapped
+from gemm_model.integrations import stand_aside
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import DEVICE_CAPACITY, quack_arguments
 from gemm_model.kernels.feasibility import feasible_mask
@@ -30,6 +31,7 @@ from gemm_model.models import DEFAULT_MODEL, Model, create_model
 if TYPE_CHECKING:
     from quack.gemm_config import GemmConfig
 
+KNOWN = "to QuACK's own timing (we know quack-kernels 0.6)"
 ARCHITECTURE = "QUACK_ARCH"
 """Variable with the architecture that QuACK takes where there is no card."""
 CALL = {"dynamic_scheduler": False, "split_k": 1}
@@ -99,7 +101,11 @@ def early_config_prune(
         valid = list(configs) if after is None else after(configs, dict(named_args), **kwargs)
         if len(valid) <= top_k:
             return valid
-        times_us = _times_us(valid, problem_of({**named_args, **kwargs}), predictor, spec)
+        try:
+            times_us = _times_us(valid, problem_of({**named_args, **kwargs}), predictor, spec)
+        except (AttributeError, KeyError) as reason:
+            stand_aside(f"{len(valid)} configurations {KNOWN}", reason)
+            return valid
         return [valid[index] for index in np.argsort(times_us, kind="stable")[:top_k]]
 
     return prune
@@ -131,20 +137,20 @@ def write_tuning_cache(
     They answer `quack.gemm_interface.gemm(a, b)` of these problems, in QuACK's own folder (QUACK_CACHE_DIR,
     else ~/.quack/cache) and without a GPU; a problem that it has timed keeps its times. Returns how many were
     written. Raises MissingExtraError without QuACK, InputError for a card without kernels of QuACK, a second
-    architecture in one process, and a folder that cannot be written.
+    architecture in one process, and a folder that cannot be written. Another QuACK than is known gets none.
     """
     spec = as_gpu(gpu)
     family_of("quack", spec)
     predictor = create_model(model, spec, options)
-    tuner = _predicting_tuner(
-        lambda configs, problem: _times_us(configs, problem, predictor, spec),
-        DEVICE_CAPACITY[spec.kernel_architecture],
-    )
     # What QuACK takes for the card's architecture where there is no card.
     before = os.environ.get(ARCHITECTURE)
     os.environ[ARCHITECTURE] = str(spec.kernel_architecture)
     try:
+        tuner = _predicting_tuner(predictor, spec)
         return sum([tuner.write(problem) for problem in problems])
+    except AttributeError as reason:
+        stand_aside(f"its cache {KNOWN}", reason)
+        return 0
     except OSError as error:
         raise InputError(f"QuACK's tuning cache cannot be written: {error}") from error
     finally:
@@ -153,13 +159,9 @@ def write_tuning_cache(
             os.environ[ARCHITECTURE] = before
 
 
-def _predicting_tuner(
-    times_us: Callable[[Sequence[Any], GemmProblem], NDArray[np.float64]], capacity: int
-) -> Any:
-    """QuACK's autotuner of GEMMs that asks a model where it would time, and launches nothing; for cards of a
-    compute capability.
-    """
-    with importing("a tuning cache needs the package quack-kernels: pip install quack-kernels"):
+def _predicting_tuner(predictor: Model, gpu: GpuSpec) -> Any:
+    """QuACK's autotuner of GEMMs that asks a model where it would time, and launches nothing."""
+    with importing("a tuning cache needs quack-kernels 0.6: pip install 'quack-kernels==0.6.5'"):
         from quack.autotuner import Autotuner
         from quack.gemm_interface import SplitKMode, gemm_tuned
 
@@ -187,14 +189,15 @@ def _predicting_tuner(
             return self.predicted
 
         def check_disk_cache(self, tuning_key: Any, configs: Sequence[Any], _: Callable[[], None]) -> None:
-            if {each.kwargs["config"].device_capacity for each in configs} != {capacity}:
+            capacities = {each.kwargs["config"].device_capacity for each in configs}
+            if capacities != {DEVICE_CAPACITY[gpu.kernel_architecture]}:
                 # QuACK asks for the architecture once a process.
                 raise InputError(
                     "QuACK's tuning cache is written for one architecture a process; expected another process"
                 )
 
             def predict() -> None:
-                found = times_us(configs, self.problem)
+                found = _times_us(configs, self.problem, predictor, gpu)
                 self.configs_timings = {each: [us / 1e3] * 3 for each, us in zip(configs, found, strict=True)}
                 self.cache[tuning_key] = configs[int(np.argmin(found))]
                 self.predicted = True

@@ -120,10 +120,10 @@ class GemmTimer:
         """Calls by name of the other operators that launch kernels."""
         self._calls: Counter[tuple[str, str, str, bool, Work]] = Counter()
         self._modes: list[Any] = []
-        self._modules = RunningModules()
+        self.modules = RunningModules()
 
     def __enter__(self) -> GemmTimer:
-        self._modules.__enter__()
+        self.modules.__enter__()
         self._modes = [_FusedAttentionOnMeta(), _Interceptor(self)]
         for mode in self._modes:
             mode.__enter__()
@@ -134,17 +134,13 @@ class GemmTimer:
     ) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(kind, error, trace)
-        self._modules.__exit__(kind, error, trace)
+        self.modules.__exit__(kind, error, trace)
         if self.display and error is None:
             print(self)
 
-    def module_of_operator(self) -> str:
-        """The module of the operator that is being dispatched; to be asked of each."""
-        return self._modules.of_operator()
-
     def record(self, module: str, operator: str, kind: str, work: Work) -> None:
         """Count one call of an operator in a module."""
-        self._calls[module, operator, kind, self._modules.backward, work] += 1
+        self._calls[module, operator, kind, self.modules.backward, work] += 1
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -223,16 +219,14 @@ class GemmTimer:
         timings = self.timings
         gemms = [timing for timing in timings if timing.kind != ATTENTION_KIND]
         attentions = [timing for timing in timings if timing.kind == ATTENTION_KIND]
-        where = f"{self.ranker.gpu.name}, {', '.join(self.ranker.names)} kernels"
+        names, slower = self.ranker.names, self.ranker.heuristic_choice.share
+        where = f"{self.ranker.gpu.name}, {', '.join(names)} kernels"
         where += f", regime {self.regime}" if self.regime else ""
         lines = [
             f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
         ]
-        slower = self.ranker.heuristic_choice.share
         if slower > 0.0:
-            lines.append(
-                f"{self.ranker.names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest"
-            )
+            lines.append(f"{names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest")
         if attentions:
             lines.append(_attention_note(attentions, self.ranker.gpu, self.total_us - self.gemm_us))
         if any(timing.kind == GROUPED for timing in timings):
@@ -294,7 +288,7 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        module = self.timer.module_of_operator()
+        module = self.timer.modules.of_operator()
         name = func._schema.name.split("::")[-1]
         known = is_known(name)
         if not known and func is not torch.ops.prim.device.default:
