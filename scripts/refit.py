@@ -20,9 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gemm_model.calibration.cross_validation import FoldFit, sizes
 from gemm_model.calibration.joint import Group, JointFit, Kind, Parameter, byte_errors, joint_fit, parameters
-from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.observations import FoldFit, Observations, observe, sizes
 from gemm_model.calibration.report import write_numbers, write_silicon
 from gemm_model.calibration.residual_fit import corrected_fold_us, train_on
 from gemm_model.calibration.run import BAND_QUANTILE, FEWEST_BAND_ROWS, error_bands, rounded

@@ -50,6 +50,6 @@ def test_bad_files_get_one_sentence_and_exit_code_2(gemm_model, monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     file = tmp_path / case.get("file", "table.csv")
     file.write_bytes((case.get("head", "") + text).encode("latin-1"))
-    verb, *words = shlex.split(case["words"].replace("FILE", file.name))
+    verb, *words = shlex.split(case["words"].replace("FILE", file.name).replace("{ROOT}", str(ROOT)))
     assert sentence in refusal_of(gemm_model, verb, words)
     assert list(tmp_path.iterdir()) == [file]

@@ -115,6 +115,7 @@ def fake_profiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", f"{root}:{root / 'src'}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake_profiler")
 def test_a_crash_under_the_profiler_costs_one_row(tmp_path):
     rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
@@ -145,14 +146,5 @@ def test_a_group_runs_under_the_profiler():
 
 
 def profiled_rows(*sizes):
-    config = KernelConfig(cta_m=128, cta_n=64)
-    return [
-        Row(
-            kernel=fakes.FakeProvider.name,
-            problem=GemmProblem.of(64, n, 256),
-            config=config,
-            asked=(64, n, 256),
-            regime="counters",
-        )
-        for n in sizes
-    ]
+    kernel = {"kernel": fakes.FakeProvider.name, "config": KernelConfig(cta_m=128, cta_n=64)}
+    return [Row(problem=GemmProblem.of(64, n, 256), regime="counters", **kernel) for n in sizes]

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gemm_model.bench.cublas_names import cells_of_names, parse_cublas_name, parse_sgemm_name
 from gemm_model.core.errors import InputError
 
-NAMES = {
-    # tile, stages, cluster, schedule, raster, scheduler
-    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT": "128x256x64 stages=4 2x1 cooperative along_m static",
-    "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopB_TNT": "256x128x64 stages=4 1x2 cooperative along_n static",
-    "nvjet_tst_128x128_64x6_2x1_v_bz_TNT": "128x128x64 stages=6 1x2 pingpong along_n static",
-    "nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT": "8x64x64 stages=16 1x4 pingpong along_n split_k",
-    "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT": "8x64x64 stages=16 1x2 pingpong along_n split_k",
-    "nvjet_tst_512x8_64x3_1x2_h_bz_TNT": "8x512x64 stages=3 2x1 pingpong along_m static",
-    "nvjet_hsh_192x192_64x3_2x1_v_bz_coopB_NTN": "192x192x64 stages=3 1x2 cooperative along_n static",
-    "nvjet_hsh_448x64_64x3_1x1_h_bz_coopA_TNN": "64x448x64 stages=3 1x1 cooperative along_m static",
-    "nvjet_tst_176x128_64x5_4x2_h_bz_coopA_bias_TNN": "128x176x64 stages=5 2x4 cooperative along_m static",
-    "nvjet_qqtst_128x256_128x4_2x1_v_bz_coopA_TNT": "256x128x128 stages=4 1x2 cooperative along_n static",
-    "nvjet_sm100_tst_64x16_64x16_2x4_2cta_h_bz_splitK_TNT": "16x64x64 stages=16 4x2 2cta along_m split_k",
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1_execute_segment_k_off_"
-    "kernel__5x_cublas": "64x128x64 stages= 1x1 static",
-    "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x256x128_cgasize2x1x1_stage3_gmmastage2_warpgrou"
-    "psize2x1x1_tensor64x256x32_kernel": "256x128x128 stages=3 1x2 cooperative static",
-    "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x32x64_stage6_warpsize2x2x1_tensor16x8x16"
-    "_kernel": "32x64x64 stages=6 1x1 static",
-    "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn": "64x128x64 stages=4 1x1 static",
-    "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x32_128x2_tn_align8": "32x16x128 stages=2 1x1 static",
-    "_ZN7cutlass7Kernel2I66cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x64_32x4_tn"
-    "_align8EEv": "64x256x32 stages=4 1x1 static",
-}
-UNKNOWN = (
-    "void gemvNSP_kernel<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 1, 32, 4, 1024>",
-    "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>",
-    "nvjet_tst_h_bz_coopB_TNT",
-    "nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN",
-    "",
-)
-SGEMM = {
-    "ampere_sgemm_128x64_tn": "64 128 32 64 8 2",
-    "ampere_sgemm_64x32_sliced1x4_tn": "32 64 16 16 8 2",
-    "void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)": "128 256 64 64 8 4",
-    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x64x8_stage3_warpsize2x2x1_ffma": "256 64 64 64 8 3",
-}
-"""Tile of our D, warp's tile, k tile and stages; block sizes of published profiles are 32 threads to a warp."""
+NAMES, UNKNOWN, SGEMM = yaml.safe_load(Path(__file__).with_name("cublas_names.yaml").read_text()).values()
 
 
 @pytest.mark.parametrize(("name", "reading"), NAMES.items())

@@ -9,12 +9,11 @@ from gemm_model.bench.device import PairedTiming, in_turn
 from gemm_model.bench.rotation import Rotation, rotation_of
 from gemm_model.bench.rows import Chain, Row, row_from_columns
 from gemm_model.bench.sweep import ChainOptions, chained
-from gemm_model.classic_scripts import benchmark_main
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from tests.bench import fakes
-from tests.bench.test_runner import arguments, bench, table, write_sizes
+from tests.bench.test_runner import arguments, measured, write_sizes
 
 L2_BYTES = 60e6
 
@@ -77,15 +76,8 @@ def test_halves_of_the_pool_share_nothing():
 
 def row(**chain):
     config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", pdl=False)
-    return Row(
-        kernel="quack",
-        problem=GemmProblem.of(64, 256, 512, "bf16"),
-        config=config,
-        asked=(64, 256, 512),
-        regime="graph",
-        l2="rotated",
-        chain=Chain(**chain),  # type: ignore[arg-type]
-    )
+    problem, own = GemmProblem.of(64, 256, 512, "bf16"), Chain(**chain)  # type: ignore[arg-type]
+    return Row(kernel="quack", problem=problem, config=config, regime="graph", l2="rotated", chain=own)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +106,12 @@ def test_a_librarys_own_way_of_launching_is_recorded(kernel, pdl):
 
 
 def test_rows_of_other_regimes_know_no_chain():
-    burst = Row(kernel="cublas", problem=GemmProblem.of(8, 8, 8), config=None, asked=(8, 8, 8))
+    burst = Row(kernel="cublas", problem=GemmProblem.of(8, 8, 8), config=None)
     assert not {"pdl", "rotation", "partner", "settled"} & set(burst.columns())
 
 
 def test_options_multiply_rows_and_never_repeat_one():
-    library = Row(
-        kernel="cublas", problem=GemmProblem.of(8, 16, 32), config=None, asked=(8, 16, 32), regime="graph"
-    )
+    library = Row(kernel="cublas", problem=GemmProblem.of(8, 16, 32), config=None, regime="graph")
     found = chained([row(), library, library], ChainOptions(pdl=(False, True), partner="swapped", rotation=2))
     assert [(each.kernel, each.chain.partner, each.chain.rotation) for each in found] == [
         ("quack", "64x512x256", 2),
@@ -143,18 +133,12 @@ def graph(sizes, output, *more):
 
 def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path):
     """Weights of 256 x 256 x 2 bytes: the fake L2 of 1 MiB makes 32 copies of 128 KiB."""
-    output = tmp_path / "out.csv"
-    done = bench(graph(write_sizes(tmp_path / "s.csv", (256,), (64,)), output, "--pdl", "0,1"))
-    assert done.returncode == 0, done.stderr
-    rows = {cells["pdl"]: cells for cells in table(output)}
+    words = graph(write_sizes(tmp_path / "s.csv", (256,), (64,)), tmp_path / "out.csv", "--pdl", "0,1")
+    rows = {cells["pdl"]: cells for cells in measured(words)}
     assert {pdl: cells["runtime_us"] for pdl, cells in rows.items()} == {"0": "32.0", "1": "31.5"}
     cells = rows["1"]
-    assert (cells["regime"], cells["l2"], cells["rotation"], cells["settled"]) == (
-        "graph",
-        "rotated",
-        "0",
-        "0",
-    )
+    of_the_chain = [cells[name] for name in ("regime", "l2", "rotation", "settled")]
+    assert of_the_chain == ["graph", "rotated", "0", "0"]
     footprint = 32 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
     assert (cells["weight_copies"], cells["footprint_bytes"]) == ("32", str(footprint))
     assert float(cells["warm_share"]) == pytest.approx(2**20 / footprint, abs=5e-5)
@@ -166,18 +150,14 @@ def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path):
     output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256,), (64,))
     words = graph(sizes, output, "--rotation", "2", "--partner", "swapped", "--settled", "--pdl", "1")
-    done = bench(words)
-    assert done.returncode == 0, done.stderr
-    (cells,) = table(output)
+    (cells,) = measured(words)
     assert (cells["rotation"], cells["weight_copies"], cells["partner"]) == ("2", "2", "64x256x256")
     assert (cells["settled"], cells["partner_us"], cells["runtime_us"]) == ("1", "1.75", "2.25")
     one_kernel = 2 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
     assert cells["footprint_bytes"] == str(2 * one_kernel)
     assert cells["warm_share"] == "1.0"
-    again = tmp_path / "again.csv"
-    words = ["--rows", str(output), "--output", str(again), "--regime", "graph", *words[4:8]]
-    assert bench(words).returncode == 0
-    assert [cells["partner"] for cells in table(again)] == ["64x256x256"]
+    again = ["--rows", str(output), "--output", str(tmp_path / "again.csv"), "--regime", "graph", *words[4:8]]
+    assert [cells["partner"] for cells in measured(again)] == ["64x256x256"]
 
 
 def test_replays_in_turn_cancel_what_drifts_evenly():
@@ -201,60 +181,23 @@ def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path):
     """
     output = tmp_path / "out.csv"
     words = graph(write_sizes(tmp_path / "s.csv", (256, fakes.LAUNCH_FAILS), (64,)), output)
-    done = bench([*words, "--pdl", "paired"])
-    assert done.returncode == 0, done.stderr
-    rows = {cells["n"]: cells for cells in table(output)}
+    rows = {cells["n"]: cells for cells in measured([*words, "--pdl", "paired"])}
     cells = rows["256"]
     assert (cells["paired"], cells["pdl"], cells["pdl_gain_us"]) == ("1", "1", "0.5")
     assert cells["pdl_gain_error_us"] == "0.0577"
     assert float(cells["without_pdl_us"]) - float(cells["runtime_us"]) == pytest.approx(0.5)
     assert rows[str(fakes.LAUNCH_FAILS)]["disposition"] == "launch_failed"
-    again = tmp_path / "again.csv"
-    assert (
-        bench(["--rows", str(output), "--regime", "graph", "--output", str(again), *words[4:8]]).returncode
-        == 0
-    )
-    assert {cells["paired"] for cells in table(again)} == {"1"}
+    again = ["--rows", str(output), "--regime", "graph", "--output", str(tmp_path / "again.csv"), *words[4:8]]
+    assert {cells["paired"] for cells in measured(again)} == {"1"}
 
 
 def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path):
-    output = tmp_path / "out.csv"
     sizes = write_sizes(tmp_path / "s.csv", (256, 65536, fakes.LAUNCH_FAILS), (64,))
-    done = bench(graph(sizes, output))
-    assert done.returncode == 0, done.stderr
-    found = {cells["n"]: (cells["disposition"], cells["detail"]) for cells in table(output)}
+    rows = measured(graph(sizes, tmp_path / "out.csv"))
+    found = {cells["n"]: (cells["disposition"], cells["detail"]) for cells in rows}
     assert found["256"] == ("ok", "")
     assert found["65536"] == ("out_of_memory", "a rotation of 2 copies does not fit")
     assert found[str(fakes.LAUNCH_FAILS)][0] == "launch_failed"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--regime", "graph", "--l2", "cold"],
-        ["--regime", "burst", "--l2", "rotated"],
-        ["--regime", "graph", "--pdl", "2"],
-        ["--regime", "graph", "--pdl", "paired", "--settled"],
-        ["--regime", "graph", "--pdl", "paired", "--partner", "rmsnorm"],
-        ["--regime", "graph", "--rotation", "0"],
-        ["--regime", "graph", "--partner", "softmax"],
-        ["--pdl", "0"],
-    ],
-)
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path, capsys, words):
-    given = arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", "--dry-run", *words)
-    assert benchmark_main(given) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
-
-
-def test_words_are_refused_before_a_gpu_is_looked_for(tmp_path, capsys):
-    words = ["--regime", "graph", "--partner", "softmax", "--device", "no.such:Device"]
-    assert (
-        benchmark_main(arguments(write_sizes(tmp_path / "s.csv", (256,)), tmp_path / "out.csv", *words)) == 2
-    )
-    expected = "partner is 'softmax'; expected rmsnorm, swapped or MxNxK in positive whole numbers, "
-    expected += "such as 128x256x64"
-    assert capsys.readouterr().err.strip() == f"benchmark_gemm.py: {expected}"
 
 
 def test_the_norm_between_gemms_compiles_for_hopper():

@@ -18,7 +18,7 @@ FP8 = GemmProblem.of(256, 512, 1024, "fp8")
 
 
 def test_a_library_choice_survives_its_table():
-    row = Row(kernel="cublaslt", problem=BF16, config=LibraryChoice(rank=0), asked=(256, 512, 1024))
+    row = Row(kernel="cublaslt", problem=BF16, config=LibraryChoice(rank=0))
     assert row.columns()["heuristic_rank"] == 0
     assert row_from_columns(row.columns()) == row
     as_text = {name: str(value) for name, value in row.columns().items()}
@@ -28,7 +28,7 @@ def test_a_library_choice_survives_its_table():
 
 def test_scheduler_and_warps_survive_their_table():
     config = KernelConfig(cta_m=128, cta_n=64, kernel="cutlass", scheduler="split_k", split_k=4, warps=12)
-    row = Row(kernel="cutlass", problem=BF16, config=config, asked=(256, 512, 1024))
+    row = Row(kernel="cutlass", problem=BF16, config=config)
     assert row_from_columns({name: str(value) for name, value in row.columns().items()}) == row
 
 

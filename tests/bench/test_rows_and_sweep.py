@@ -45,29 +45,20 @@ def texts(row):
     stages=st.integers(0, 9),
 )
 def test_a_row_comes_back_from_its_columns(m, n, k, dtype, schedule, swizzle, split_k, fast, stages):
-    config = KernelConfig(
-        cta_m=128,
-        cta_n=192,
-        cluster_m=2,
-        schedule=schedule,
-        swizzle=swizzle,
-        split_k=split_k,
-        fast_accum=fast,
-        stages=stages,
-        kernel="quack",
-    )
+    given = {
+        "schedule": schedule,
+        "swizzle": swizzle,
+        "split_k": split_k,
+        "fast_accum": fast,
+        "stages": stages,
+    }
+    config = KernelConfig(cta_m=128, cta_n=192, cluster_m=2, kernel="quack", **given)
     row = Row(kernel="quack", problem=padded(GemmProblem.of(m, n, k, dtype)), config=config, asked=(m, n, k))
     assert row_from_columns(texts(row)) == row
 
 
 def test_a_row_without_a_tile_comes_back_too():
-    row = Row(
-        kernel="cublas",
-        problem=GemmProblem.of(64, 64, 64),
-        config=None,
-        asked=(64, 64, 64),
-        regime="sustained",
-    )
+    row = Row(kernel="cublas", problem=GemmProblem.of(64, 64, 64), config=None, regime="sustained")
     assert row_from_columns(texts(row)) == row
 
 
@@ -153,16 +144,14 @@ def test_no_row_has_more_splits_than_k_tiles_which_predictions_refuse():
 
 
 def test_longer_kernels_take_longer_rows():
-    small, large = (
-        Row(kernel="x", problem=GemmProblem.of(n, n, n), config=None, asked=(n, n, n)) for n in (256, 16384)
-    )
+    small, large = (Row(kernel="x", problem=GemmProblem.of(n, n, n), config=None) for n in (256, 16384))
     settings = TimingSettings()
     assert estimated_row_ms(large, settings) > 10 * estimated_row_ms(small, settings)
     sustained = replace(small, regime="sustained", l2="warm")
     assert estimated_row_ms(sustained, settings) > settings.settle_ms + settings.sustained_ms
 
 
-def test_tables_are_read_or_refused_in_one_sentence(tmp_path):
+def test_tables_are_read_with_older_names_and_swapped_rows(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n\nquack,bf16,bf16,64,64,64,128,64\n" * 1)
     rows = rows_of_table(path, regime="burst", l2="cold")
@@ -170,33 +159,17 @@ def test_tables_are_read_or_refused_in_one_sentence(tmp_path):
     path.write_text("kernel,dtype,M,n,k,cta_m,cta_n,swap_ab\nquack,fp8,16,64,32,64,32,1\n")
     (row,) = rows_of_table(path, regime="burst", l2="cold")
     assert (row.problem, row.asked) == (swapped(GemmProblem.of(16, 64, 32, "fp8")), (64, 16, 32))
-    path.write_text("kernel,in_dtype,out_dtype,m,n,k\nquack,bf16,bf16,64,zero,64\n")
-    with pytest.raises(InputError, match="line 2"):
-        rows_of_table(path, regime="burst", l2="cold")
-    path.write_text("m,n,k\n1,2,3\n")
-    with pytest.raises(InputError, match="'kernel' is missing"):
-        rows_of_table(path, regime="burst", l2="cold")
 
 
-def test_whole_numbers_with_a_decimal_point_are_read_and_others_named(tmp_path):
+def test_whole_numbers_with_a_decimal_point_are_read(tmp_path):
     header = "kernel,in_dtype,out_dtype,m,n,k,cta_m,cta_n,fast_accum\n"
     path = tmp_path / "gaps.csv"
     path.write_text(header + "quack,bf16,bf16,256.0,256,256,128.0,64.0,0.0\n")
     (row,) = rows_of_table(path, regime="burst", l2="cold")
     assert (row.problem.m, row.config.cta_m, row.config.fast_accum) == (256, 128, False)
-    path.write_text(header + "quack,bf16,bf16,256,256,256,128.5,64,0\n")
-    with pytest.raises(InputError, match=r"line 2: column cta_m is '128.5'; expected a whole number"):
-        rows_of_table(path, regime="burst", l2="cold")
     path.write_text("cta_m,cta_n,cluster_m,schedule\n128,64,2,pingpong\n")
     (config,) = configs_of_table(path, "quack")
     assert config == KernelConfig(cta_m=128, cta_n=64, cluster_m=2, schedule="pingpong", kernel="quack")
-
-
-def test_a_tile_of_one_extent_is_refused(tmp_path):
-    path = tmp_path / "configs.csv"
-    path.write_text("cta_m,cta_n\n128,64\n128,\n")
-    with pytest.raises(InputError, match="line 3: column cta_n is empty; expected a tile of cta_m x cta_n"):
-        configs_of_table(path, "quack")
 
 
 def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none():

@@ -32,7 +32,7 @@ OPTIONS = tracer.TraceOptions(device=DEVICE)
 def row(m=256, n=128, k=128, kernel="quack", **config):
     problem = GemmProblem.of(m, n, k, "bf16")
     config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", **config)
-    return Row(kernel=kernel, problem=problem, config=config, asked=(m, n, k))
+    return Row(kernel=kernel, problem=problem, config=config)
 
 
 class FakeTracer:

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.cross_validation import folds_of, size_groups
 from gemm_model.calibration.fit import Donor, fit, free_from
 from gemm_model.calibration.hold_out import HoldOut
-from gemm_model.calibration.observations import observe
+from gemm_model.calibration.observations import folds_of, observe, size_groups
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from gemm_model.calibration.observations import observe
+from gemm_model.calibration.observations import added_us, beside_twins, observe
 from gemm_model.calibration.run import Choices, calibrate
 from gemm_model.calibration.tables import problem_kind
-from gemm_model.calibration.twins import added_us, beside_twins
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured

@@ -59,7 +59,8 @@ def test_a_card_without_such_kernels_is_refused():
         designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
 
 
-def test_quick_runs_three_commands_in_turn(tmp_path):
+def test_quick_runs_three_commands_in_turn(tmp_path, monkeypatch, h100_rows):
+    monkeypatch.setattr("gemm_model.calibration.quick.designed_rows", lambda _gpu, _donor: h100_rows)
     ran: list[list[str]] = []
 
     def run_command(words):

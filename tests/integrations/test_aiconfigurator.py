@@ -195,18 +195,3 @@ def test_aiconfigurator_plans_with_our_tables_alone(tmp_path, small):
     asked |= {"backend_name": "vllm", "backend_version": "0.24.0"}
     found = estimate("Qwen/Qwen3-30B-A3B", "h200", **asked, **types)
     assert 1.0 < found.tpot < 30.0
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--gpu", "no_such"), "unknown GPU"),
-        (("--memory-gib", "0"), "--memory-gib is 0; expected 1 to 1000000"),
-        (("--backend", "../x"), "is no name of a folder"),
-        (("--model", "nowhere.json"), "nowhere.json: cannot be read"),
-    ],
-)
-def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(tmp_path, capsys, more, said):
-    assert emit(tmp_path, *more) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

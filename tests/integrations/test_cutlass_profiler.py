@@ -32,35 +32,6 @@ def test_a_problem_list_is_read(tmp_path):
     assert (eight.c_major, eight.batch) == ("n", 1)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"m": 0}, "entry 1: m is 0"),
-        ({"dtype_a": "f12"}, "entry 1: type 'f12'"),
-        ({"layout": "row"}, "entry 1: layout is 'row'"),
-        ({"operation": "conv"}, "entry 1: operation 'conv'"),
-        ({"beta": "x"}, "entry 1: beta is 'x'; expected a number"),
-        ({"use_fast_acc": [1]}, r"entry 1: use_fast_acc is \[1\]; expected true or false"),
-    ],
-)
-def test_a_bad_entry_is_named(tmp_path, change, words):
-    with pytest.raises(InputError, match=words):
-        read_problems(problems_file(tmp_path, {**ENTRY, **change}))
-
-
-def test_a_missing_key_or_file_is_named(tmp_path):
-    short = {name: value for name, value in ENTRY.items() if name != "k"}
-    with pytest.raises(InputError, match="entry 1: key 'k' is missing"):
-        read_problems(problems_file(tmp_path, short))
-    with pytest.raises(InputError, match="cannot be read"):
-        read_problems(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(InputError, match="not readable as JSON"):
-        read_problems(tmp_path / "bad.json")
-    with pytest.raises(InputError, match="expected a JSON list"):
-        read_problems(problems_file(tmp_path))
-
-
 def test_a_test_list_names_kernels_and_arguments(tmp_path):
     problems = read_problems(problems_file(tmp_path, ENTRY))
     assert write_test_list(tmp_path / "tests.csv", problems, RANKER, 3) == 3
@@ -139,21 +110,6 @@ def test_older_names_leave_the_tile_to_the_columns(tmp_path):
     name = "cutlass_tensorop_f16_s16816gemm_f16_256x128_32x3_nt_align8"
     frame, _ = read_results(results_file(tmp_path, result(name, cluster="1,1,1")), "a100_sxm_80gb")
     assert (frame["cta_m"][0], frame["cta_n"][0], frame["cluster_n"][0]) == (128, 256, 1)
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (result(runtime="fast"), "line 2, column Runtime: fast; expected numbers"),
-        (result(runtime="-1"), "line 2, column Runtime: '-1'"),
-        (result(a="bf16"), "line 2, column A: 'bf16'"),
-        (result(a="f12:row"), "line 2, column A: type 'f12'"),
-        (result(disposition="failed"), "no row with disposition passed or not_verified"),
-    ],
-)
-def test_a_bad_result_is_named(tmp_path, row, words):
-    with pytest.raises(InputError, match=words):
-        read_results(results_file(tmp_path, row), "h200")
 
 
 def test_the_verb_reads_and_writes(gemm_model, tmp_path):

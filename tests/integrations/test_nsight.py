@@ -10,7 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.integrations.nsight import COMMAND, METRICS, CountedKernel, beside, read_export
+from gemm_model.integrations.nsight import METRICS, CountedKernel, beside, read_export
 from gemm_model.kernel_model.faults import COUNTS, FAULTS, suspects
 from gemm_model.kernel_model.question import World
 
@@ -105,38 +105,6 @@ def test_rows_of_one_metric_each_are_the_same_kernels(tmp_path):
     path.write_text(path.read_text().replace("sm__cycles_elapsed.max", "x"))
     with pytest.raises(InputError, match="kernel 1: no column sm__cycles_elapsed.max; expected what this"):
         read_export(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (
-            {"header": (*HEADER[:3], "x", *HEADER[4:])},
-            f"no column {HEADER[3]}; expected what this exports: ncu",
-        ),
-        ({"units": ("", "", "", "parsec", *UNITS[4:])}, "is '260000' parsec; expected a number"),
-    ],
-)
-def test_an_export_without_what_is_needed_says_so(tmp_path, change, sentence):
-    path = export(tmp_path / "c.csv", KERNEL, **change)
-    with pytest.raises(InputError, match=sentence):
-        read_export(path)
-
-
-def test_other_files_and_unknown_names_are_refused_in_one_sentence(tmp_path, gemm_model):
-    words = ("explain", "--m", 4096, "--n", 4096, "--k", 4096, "--ncu")
-    (tmp_path / "empty.csv").write_text("nothing\n", encoding="utf-8")
-    unknown = replace_cells(KERNEL, {1: "my_kernel"})
-    export(tmp_path / "unknown.csv", unknown)
-    for name, sentence in (
-        ("none.csv", "No such file"),
-        ("empty.csv", f"no kernel in it; expected what this exports: {COMMAND}"),
-        ("unknown.csv", "the name of kernel 'my_kernel' tells no tile; expected --cta"),
-    ):
-        found = gemm_model(*words, tmp_path / name)
-        assert (found.code, found.out) == (2, "")
-        assert sentence in found.err
-        assert found.err.count("\n") == 1
 
 
 def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):

@@ -126,24 +126,10 @@ def test_names_tell_libraries_and_cutlass_s_tiles():
     assert (own.cta_m, own.cta_n, own.cluster_m, own.schedule) == (128, 256, 2, "cooperative")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("", "no kernel in it; expected a Chrome trace"),
-        ('{"traceEvents": 7}', "no kernel in it"),
-        ('[{"cat": "kernel", "ph": "X", "name": "a", "dur": "x"}]', "event 0, dur: 'x' is no time"),
-        ('{"traceEvents": [', "Expecting value"),
-        ("[" * 100_000, "recursion"),
-        ("\udcff", "can't decode"),
-        (f"{SUMS}1,-5,1,1,{NVJET}", r"line 2, Total Time \(ns\): '-5' is no time"),
-        (f"{SUMS}1,5,many,1,{NVJET}", "line 2, Instances: 'many' is no time"),
-    ],
-)
-def test_other_files_are_refused_in_one_sentence(tmp_path, content, sentence):
-    path = tmp_path / "a.json"
-    path.write_text(content, errors="surrogateescape")
-    with pytest.raises(InputError, match=sentence):
-        read_profile(path)
+def test_brackets_without_end_are_refused(tmp_path):
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="recursion"):
+        read_profile(tmp_path / "a.json")
 
 
 def test_the_command_sorts_by_lost_time_and_counts_what_it_cannot_tell(gemm_model, tmp_path):

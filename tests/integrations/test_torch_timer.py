@@ -406,34 +406,6 @@ import torch
 
 def build():
     return torch.nn.Linear(64, 32), torch.empty(16, 64, requires_grad=True)
-
-def wrong():
-    return 3
-
-class Chosen(torch.nn.Linear):
-    def forward(self, x):
-        return super().forward(x[x.sum(dim=-1) > 0])
-
-def chosen():
-    return Chosen(64, 32), torch.empty(16, 64)
-
-def moved():
-    return torch.nn.Linear(64, 32).to("cpu"), torch.empty(16, 64)
-
-def sized(rows):
-    return torch.nn.Linear(64, 32), torch.empty(rows, 64)
-
-def unfit():
-    return torch.nn.Linear(64, 32), torch.empty(16, 63)
-
-def broken():
-    raise ValueError("no such layer")
-
-def lost():
-    return (lambda _: {}["weight"]), torch.empty(16, 64)
-
-def many():
-    return torch.nn.Linear(64, 32), (torch.empty(16, 64), torch.empty(16, 64))
 """
 
 
@@ -463,24 +435,3 @@ def test_the_verb_passes_regime_and_family_on(gemm_model, path):
     refused = gemm_model(*words, "model_opts.regime=sustained")
     assert refused.code == 2
     assert "expected --regime" in refused.err
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        ("wrong", "expected (model, input or inputs)"),
-        ("none", "has no function 'none'"),
-        ("chosen", "expected inputs that fit it and shapes that do not depend on data"),
-        ("moved", "leaves the model and its inputs on the device where they are made"),
-        ("sized", "missing 1 required positional argument: 'rows'"),
-        ("unfit", "a and b must have same reduction dim, but got [16, 63] X [64, 32]"),
-        ("many", "takes 2 positional arguments but 3 were given"),
-        ("broken", "the model's function fails (ValueError: no such layer; "),
-        ("lost", "the model fails (KeyError: 'weight'; "),
-    ],
-)
-def test_the_verb_refuses_what_is_no_model(gemm_model, path, function, words):
-    outcome = gemm_model("torch", f"{path}:{function}", "--model", MODEL)
-    assert outcome.code == 2
-    assert words in outcome.err
-    assert len(outcome.err.strip().splitlines()) == 1

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemm_model import GemmProblem, KernelConfig, predict, predict_table
-from gemm_model.calibration.cross_validation import FoldFit, folds_of
-from gemm_model.calibration.observations import observe
+from gemm_model.calibration.observations import FoldFit, folds_of, observe
 from gemm_model.calibration.report import write_calibration
 from gemm_model.calibration.residual_fit import catboost, corrected_fold_us, train, train_on
 from gemm_model.calibration.run import CalibrationResult, Choices, calibrate

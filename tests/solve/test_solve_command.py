@@ -40,15 +40,6 @@ def test_pairs_of_ctas(capsys):
     assert best["tile"].startswith(("64x", "128x"))
 
 
-def test_an_empty_space_says_what_does_not_fit(tmp_path, capsys):
-    machine = tmp_path / "small.yaml"
-    machine.write_text("name: small\ntiles: {smem_bytes: 1000}\n")
-    assert main(["solve", *PROBLEM, "--machine", str(machine)]) == 2
-    assert "no legal tile; the smallest ring" in capsys.readouterr().err
-    assert main(["solve", *PROBLEM, "--machine", str(machine), "--method", "smt"]) == 2
-    assert "unsatisfiable" in capsys.readouterr().err
-
-
 def test_a_time_out_reports_the_best_so_far_with_exit_code_4(monkeypatch, capsys):
     from gemm_model.commands import solve
     from gemm_model.solve.smt import solve_smt

@@ -36,6 +36,7 @@ METRICS = {
 """ncu's metric -> column of the table."""
 
 TEXT_COLUMNS = {"Grid Size": "grid", "Block Size": "block"}
+METRIC = "Metric Name"
 LABEL = re.compile(r"gemm-row-(\d+)")
 NS_PER_US = 1e3
 SUMMED = (
@@ -81,15 +82,12 @@ def profile_rows(rows: Sequence[Row], device: str, limit_s: float) -> list[Outco
         environment = {**os.environ, "TMPDIR": directory}
         command = profiler_command(profiler_path(), requests, replies, device)
         with output.open("w") as stdout:
-            process = subprocess.Popen(
-                command, stdout=stdout, stderr=subprocess.PIPE, env=environment, start_new_session=True
-            )
+            options: dict[str, Any] = {"stdout": stdout, "stderr": subprocess.PIPE, "env": environment}
+            options |= {"text": True, "errors": "replace", "start_new_session": True, "check": False}
             try:
-                _, stderr = process.communicate(timeout=limit_s)
-                ending = ("crashed", f"ncu ended with code {process.returncode}: {_last_line(stderr)}")
+                done = subprocess.run(command, timeout=limit_s, **options)
+                ending = ("crashed", f"ncu ended with code {done.returncode}: {last_line(done.stderr)}")
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
                 ending = ("hung", f"no end within {limit_s:.0f} s")
         answered = [json.loads(line) for line in replies.read_text().splitlines()] if replies.exists() else []
         counters = parse_profiler_csv(output.read_text(errors="replace").splitlines())
@@ -122,13 +120,8 @@ def merge_outcomes(
 
 def parse_profiler_csv(lines: Iterable[str]) -> dict[int, dict[str, Any]]:
     """Row index -> counters from ncu's raw CSV page (base units: nanoseconds, bytes, cycles)."""
-    table = [line for line in lines if line.startswith('"')]
-    if len(table) < 2:
-        return {}
     found: dict[int, dict[str, Any]] = {}
-    reader = csv.DictReader(table)
-    next(reader)  # the line of units
-    for cells in reader:
+    for cells, _ in launches(lines):
         match = LABEL.search(" ".join(str(cell) for cell in cells.values()))
         if match:
             index = int(match.group(1))
@@ -138,6 +131,20 @@ def parse_profiler_csv(lines: Iterable[str]) -> dict[int, dict[str, Any]]:
         values["sm_mhz"] = round(values["sm_cycles"] / values["duration_us"], 2)
         values["runtime_us"] = values["duration_us"]
     return found
+
+
+def launches(lines: Iterable[str]) -> list[tuple[dict[str, str], dict[str, str]]]:
+    """Cells and units of each kernel in ncu's CSV: a row each, or without `--page raw` one for each metric."""
+    reader = csv.DictReader([line for line in lines if line.startswith('"')])
+    if METRIC not in (reader.fieldnames or ()):
+        units = next(reader, {})
+        return [(cells, units) for cells in reader]
+    found: dict[str | None, tuple[dict[str, str], dict[str, str]]] = {}
+    for line in reader:
+        cells, units = found.setdefault(line.get("ID"), ({}, {}))
+        cells |= {**line, line[METRIC]: line.get("Metric Value", "")}
+        units |= {line[METRIC]: line.get("Metric Unit", "")}
+    return list(found.values())
 
 
 def _values(cells: Mapping[str, str]) -> dict[str, Any]:
@@ -165,6 +172,6 @@ def _shortest(number: float) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def _last_line(text: bytes) -> str:
-    lines = text.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+def last_line(text: str) -> str:
+    """The last line of what a process printed, of at most 300 characters."""
+    return (text.strip().splitlines() or ["nothing was printed"])[-1][-300:]

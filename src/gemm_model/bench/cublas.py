@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from gemm_model.bench.cublas_names import cells_of_names
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond, epilogue_words
-from gemm_model.bench.launched_kernels import LaunchedKernel, named_kernels
+from gemm_model.bench.launched_kernels import named_kernels
 from gemm_model.bench.provider import Config, Launch, Operands
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem
@@ -79,11 +79,9 @@ class CublasProvider(TorchLibrary):
 
 def chosen_kernel(launch: Launch) -> dict[str, Any]:
     """Table cells of the kernels that a cuBLAS call launches; `detail` reports unknown names."""
-    return named_kernels(launch, _own_cells)
-
-
-def _own_cells(kernels: Sequence[LaunchedKernel]) -> dict[str, Any]:
-    return {**kernels[0].cells(), **cells_of_names([kernel.name for kernel in kernels])}
+    return named_kernels(
+        launch, lambda found: {**found[0].cells(), **cells_of_names([kernel.name for kernel in found])}
+    )
 
 
 def _launch(problem: GemmProblem, operands: Operands) -> Launch:
@@ -95,15 +93,13 @@ def _launch(problem: GemmProblem, operands: Operands) -> Launch:
             return partial(torch.addmm, bias, operands.a, b, out=operands.out)
         gelu = words[1] == "gelu"
         return partial(torch._addmm_activation, bias, operands.a, b, use_gelu=gelu, out=operands.out)
-    if scaling is not None:
-        # Scales of single rows are contiguous along the rows, scales of blocks along k.
-        a_scale, b_scale = operands.extras["a_scale"], operands.extras["b_scale"].t()
-        scales = (a_scale.t().contiguous().t(), b_scale.contiguous() if scaling.b_rows == 1 else b_scale)
-        types = {"out_dtype": operands.out.dtype, "out": operands.out}
-        return partial(torch._scaled_mm, operands.a, b, *scales, **types)
     if problem.a_dtype.name not in FP8_TYPES:
         multiply = torch.mm if problem.batch == 1 else torch.bmm
         return partial(multiply, operands.a, b, out=operands.out)
-    one = torch.ones((), dtype=torch.float32, device=operands.a.device)
+    a_scale = b_scale = torch.ones((), dtype=torch.float32, device=operands.a.device)
+    if scaling is not None:
+        # Scales of single rows are contiguous along the rows, scales of blocks along k.
+        a_scale, b_scale = operands.extras["a_scale"].t().contiguous().t(), operands.extras["b_scale"].t()
+        b_scale = b_scale.contiguous() if scaling.b_rows == 1 else b_scale
     types = {"out_dtype": operands.out.dtype, "out": operands.out}
-    return partial(torch._scaled_mm, operands.a, b, one, one, **types)
+    return partial(torch._scaled_mm, operands.a, b, a_scale, b_scale, **types)

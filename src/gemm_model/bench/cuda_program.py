@@ -84,10 +84,6 @@ class CudaKernel:
         config = _config(cluster_size, block, smem_bytes, cluster_size)
         return int(ask(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
-    def registers(self) -> int:
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
-        return int(ask(driver.cuFuncGetAttribute(attribute, self._function)))
-
     def _allow_smem(self, smem_bytes: int) -> None:
         if smem_bytes > max(self._smem, SMEM_WITHOUT_OPT_IN):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -75,12 +75,9 @@ def _kernels(graph: Any) -> list[LaunchedKernel]:
     return kernels
 
 
-def _of_the_last(kernels: Sequence[LaunchedKernel]) -> dict[str, Any]:
-    return kernels[-1].cells()
-
-
 def named_kernels(
-    launch: Launch, described: Callable[[Sequence[LaunchedKernel]], dict[str, Any]] = _of_the_last
+    launch: Launch,
+    described: Callable[[Sequence[LaunchedKernel]], dict[str, Any]] = lambda found: found[-1].cells(),
 ) -> dict[str, Any]:
     """Table cells: the names of a call's kernels, and by default the grid of the last one, which multiplies."""
     try:

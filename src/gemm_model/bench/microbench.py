@@ -1,21 +1,28 @@
-"""Microbenchmarks that measure the quantities of a GPU description."""
+"""Microbenchmarks that measure the quantities of a GPU description.
+
+Every CUDA kernel writes what it measured, so that none is left out.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import torch
 
+from gemm_model.bench.captured_graph import captured
 from gemm_model.bench.characterization import Measurement, Readings
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
-from gemm_model.bench.microbenchmark_kernels import source_of, wgmma_source
 from gemm_model.bench.torch_device import TorchDevice
 from gemm_model.core.errors import InputError, MissingExtraError
 
+FOLDER = Path(__file__).with_name("microbenchmarks")
 MIB = 2**20
 FIRST_WITH_BULK_COPIES = (9, 0)
 CHUNK_BYTES = 16384
@@ -113,16 +120,12 @@ class Microbenchmarks:
         """All measurements, including those outside a description: by footprint, by bytes, by MMA, under
         load.
         """
-        yield from self.launch_overhead()
-        yield from self.resident_clusters()
-        yield from self.dram_bandwidth()
-        yield from self.l2_bandwidth()
-        yield from self.l2_port()
-        yield from self.load_latency()
-        yield from self.store_bandwidth()
-        yield from self.smem_bandwidth()
-        yield from self.tensor_throughput()
-        yield from self.clock_and_power()
+        parts = (
+            *(self.launch_overhead, self.resident_clusters, self.dram_bandwidth, self.l2_bandwidth),
+            *(self.l2_port, self.load_latency, self.store_bandwidth, self.smem_bandwidth),
+            *(self.tensor_throughput, self.clock_and_power),
+        )
+        return chain.from_iterable(part() for part in parts)
 
     def launch_overhead(self) -> Iterator[Measurement]:
         """Event pairs around nothing and around an empty kernel; empty kernels back to back in a graph."""
@@ -135,11 +138,8 @@ class Microbenchmarks:
 
     def _graph_launch_us(self) -> float:
         kernel = self._kernel("empty")
-        graph = torch.cuda.CUDAGraph()
         count = 1000
-        with torch.cuda.graph(graph):
-            for _ in range(count):
-                kernel.launch(1, 32, (), stream=_stream())
+        graph = captured([lambda: kernel.launch(1, 32, (), stream=_stream())] * count)
         return self._median_us(graph.replay, SAMPLES) / count
 
     def resident_clusters(self) -> Iterator[Measurement]:
@@ -335,6 +335,35 @@ class Microbenchmarks:
             cubin = compile_to_cubin(source, self._capability)
             self._kernels[source] = CudaKernel(cubin, f"{name}_kernel")
         return self._kernels[source]
+
+
+@cache
+def source_of(name: str) -> str:
+    """The source of the kernel `{name}_kernel`, behind what all of them use."""
+    return "\n" + "\n".join((FOLDER / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+
+
+@cache
+def wgmma_source(n: int, dtype: str) -> str:
+    """A loop of m64nNkK warpgroup MMAs with both operands in 128-byte-swizzled shared memory.
+
+    `dtype` is 'bf16' (K of 16) or 'e4m3' (K of 32). Four MMAs, one 128-byte row of K, make a commit group. At
+    most two warpgroups run it, so that a thread may hold 128 accumulators.
+    Random bits fill the operands: exponents are clipped so that sums stay finite.
+    """
+    registers = n // 2
+    wide = dtype == "bf16"
+    return Template(source_of("wgmma")).substitute(
+        n=n,
+        registers=registers,
+        flag_place=registers + 1,
+        operands=", ".join(f"%{index}" for index in range(registers)),
+        outputs=", ".join(f'"+f"(sum[{index}])' for index in range(registers)),
+        shape=f"m64n{n}k{16 if wide else 32}",
+        types="f32.bf16.bf16" if wide else "f32.e4m3.e4m3",
+        flags="1, 1, 0, 0" if wide else "1, 1",
+        mask="0x3fff3fffu" if wide else "0xbfbfbfbfu",
+    )
 
 
 def _measured(name: str, value: float, unit: str, **parameters: Any) -> Measurement:

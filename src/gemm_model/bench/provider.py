@@ -6,11 +6,14 @@ tables are common code. A module under `bench/` registers its provider's loader 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
+from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -30,6 +33,21 @@ class LibraryChoice:
 
 Config = KernelConfig | LibraryChoice | None
 """A kernel's configuration; None for a library that always chooses its kernel itself."""
+
+SWEPT = read_yaml_mapping(CONFIG_DIR / "sweeps.yaml", "configurations")
+"""Parts of the configurations of sweeps, as `configs_of` takes them."""
+
+
+def configs_of(space: Mapping[str, Sequence[Any]], **fixed: Any) -> list[KernelConfig]:
+    """Configurations with every combination of the values of their parts; a part may be several fields at once:
+    {"cta_m cta_n": [[128, 256], [256, 128]], "swizzle": [1, 8]}.
+    """
+    parts = [
+        [dict(zip(names.split(), each if " " in names else [each], strict=True)) for each in values]
+        for names, values in space.items()
+    ]
+    return [KernelConfig(**fixed, **ChainMap(*each)) for each in product(*parts)]
+
 
 Launch = Callable[[], object]
 """Enqueues the kernel once on the current stream and returns without waiting for it."""

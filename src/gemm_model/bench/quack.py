@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,15 @@ from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 
 from gemm_model.bench import quack_fused
 from gemm_model.bench.extended import BATCH_COLUMNS, beyond
-from gemm_model.bench.provider import CompileError, Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.provider import (
+    CompileError,
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    UnsupportedError,
+    configs_of,
+)
 from gemm_model.bench.tensors import ALIGNMENT_BYTES
 from gemm_model.bench.torch_library import as_kernel_errors, torch_dtype
 from gemm_model.core.batch import batch_of
@@ -132,8 +139,8 @@ class QuackProvider:
             return quack_fused.launch_of(plan, problem, operands)
         capability = torch.cuda.get_device_capability(operands.a.device)
         if _compiled_here(problem, config, capability):
-            found = self._kept(problem, config, lambda: _variant(problem, config, capability))
-            return partial(found.kernel, operands.a, operands.b, operands.out, None, *found.constants)
+            kernel, *constants = self._kept(problem, config, lambda: _variant(problem, config, capability))
+            return partial(kernel, operands.a, operands.b, operands.out, None, *constants)
         plan = self._kept(problem, config, lambda: _plan_of(problem, config, operands, capability[0]))
         matrices = _matrices(problem, config, operands)
         launch = partial(quack_gemm.run_gemm_plan, plan, *matrices, None, **_scales(operands))
@@ -194,19 +201,8 @@ def _configs(problem: GemmProblem, gpu: GpuSpec, family: KernelFamily) -> Iterat
     """All runnable kernels of the family, with their own number of stages, in each of their tile orders."""
     space = family.space
     clusters = [cluster for cluster in space.clusters if max(cluster) <= SWEPT_CLUSTER]
-    kernels = [
-        KernelConfig(
-            cta_m=cta_m,
-            cta_n=cta_n,
-            cluster_m=cluster_m,
-            cluster_n=cluster_n,
-            schedule=schedule,
-            kernel=family.name,
-        )
-        for schedule, cta_m, cta_n, (cluster_m, cluster_n) in product(
-            space.schedules, space.cta_m, space.cta_n, clusters
-        )
-    ]
+    tiles = {"schedule": space.schedules, "cta_m": space.cta_m, "cta_n": space.cta_n}
+    kernels = configs_of({**tiles, "cluster_m cluster_n": clusters}, kernel=family.name)
     batch = batch_of([(problem, kernel) for kernel in kernels])
     found = resources_of(batch, gpu, family)
     swept = runnable_mask(batch, gpu, family) & (found.accumulator_registers <= MOST_ACCUMULATORS)
@@ -364,22 +360,15 @@ def _plain_epilogue() -> Any:
     return GemmDefaultEpiMixin.EpilogueArguments(**dict.fromkeys(names))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Variant:
+def _variant(
+    problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]
+) -> tuple[Any, ...]:
     """A kernel compiled here, and its arguments behind the matrices."""
-
-    kernel: Any
-    constants: tuple[Any, ...]
-
-
-def _variant(problem: GemmProblem, config: KernelConfig, compute_capability: tuple[int, int]) -> _Variant:
     clusters = get_max_active_clusters(config.ctas_per_cluster, device_capacity=compute_capability)
     scheduler = quack_ffi.make_scheduler_args(clusters, config.swizzle, None, None)
     varlen = quack_ffi.make_varlen_args(None, None, None)
-    return _Variant(
-        kernel=_compiled(problem, config, compute_capability),
-        constants=(_plain_epilogue(), scheduler, varlen, None, None),
-    )
+    kernel = _compiled(problem, config, compute_capability)
+    return kernel, _plain_epilogue(), scheduler, varlen, None, None
 
 
 def _block_formats(problem: GemmProblem) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,11 @@ from gemm_model.bench.extended import (
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.epilogue import GATED_ACTIVATIONS, SOURCES
+from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.candidates import Candidate
+from gemm_model.kernels.emit import quack_arguments
 
 ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation")
 """Order in which QuACK applies an epilogue; beta and residual both use its single C operand."""
@@ -68,7 +72,10 @@ def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> A
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
     activation = activation_of(problem)
     if activation:
-        stores, settings = {"mAuxOut": operands.out}, _settings(config)
+        # QuACK's fused kernels choose their k tile and do not split K.
+        asked = Candidate(config=replace(config, cta_k=0, split_k=1))
+        stores = {"mAuxOut": operands.out}
+        settings = GemmConfig(**quack_arguments(asked, load_gpu("h200")))
         fused = _fused(problem, activation)
         return fused.plan(operands.a, operands.b.mT, c, out=stores, config=settings, **tensors)
     matrices = (operands.a, operands.b, operands.out, c)
@@ -104,41 +111,22 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
     )
 
 
-def _settings(config: KernelConfig) -> GemmConfig:
-    return GemmConfig(
-        tile_m=config.mma_m,
-        tile_n=config.cta_n,
-        cluster_m=config.cluster_m,
-        cluster_n=config.cluster_n,
-        pingpong=config.schedule == "pingpong",
-        is_dynamic_persistent=False,
-        max_swizzle_size=config.swizzle,
-        device_capacity=HOPPER,
-    )
-
-
 def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
     """Operands of the epilogue and bounds of groups, under the names of QuACK's arguments."""
     words, extras = epilogue_words(problem), operands.extras
     activated = bool(activation_of(problem))
     found: dict[str, Any] = {}
     if "bias_n" in words:
-        found["mRowVecBroadcast" if activated else "rowvec_bias"] = _per_group(problem, extras["bias_n"])
+        # The bias of each group, which here is one and the same.
+        bias = extras["bias_n"].expand(len(group_rows(problem)) or 1, -1).contiguous()
+        found["mRowVecBroadcast" if activated else "rowvec_bias"] = bias
     if "bias_m" in words:
-        found["mColVecBroadcast" if activated else "colvec_bias"] = _per_column(problem, extras["bias_m"])
+        bias = extras["bias_m"] if group_rows(problem) else extras["bias_m"].unsqueeze(0)
+        found["mColVecBroadcast" if activated else "colvec_bias"] = bias
     found |= {word: factor for word, factor in (("alpha", ALPHA), ("beta", BETA)) if word in words}
     if group_rows(problem):
         found["cu_seqlens_m"] = extras["bounds"]
     return found
-
-
-def _per_group(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
-    """The bias of each group, which here is one and the same."""
-    return bias.expand(len(group_rows(problem)) or 1, -1).contiguous()
-
-
-def _per_column(problem: GemmProblem, bias: torch.Tensor) -> torch.Tensor:
-    return bias if group_rows(problem) else bias.unsqueeze(0)
 
 
 def _c_operand(operands: Operands) -> torch.Tensor | None:

@@ -91,7 +91,8 @@ class Row:
     kernel: str
     problem: GemmProblem
     config: Config
-    asked: tuple[int, int, int]
+    asked: tuple[int, ...] = ()
+    """The problem's own m, n and k where none are given."""
     regime: str = "burst"
     l2: str = "cold"
     chain: Chain = Chain()
@@ -102,6 +103,8 @@ class Row:
             raise InputError(f"regime is {self.regime!r}; expected one of {', '.join(REGIME_NAMES)}")
         if self.l2 not in L2_STATES:
             raise InputError(f"l2 is {self.l2!r}; expected one of {', '.join(L2_STATES)}")
+        if not self.asked:
+            object.__setattr__(self, "asked", (self.problem.m, self.problem.n, self.problem.k))
 
     @property
     def configs(self) -> tuple[Config, ...]:

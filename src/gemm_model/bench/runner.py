@@ -6,9 +6,11 @@ import dataclasses
 import math
 import os
 import queue
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -175,38 +177,27 @@ def compile_rows(
 ) -> dict[int, Outcome]:
     """Compile each distinct kernel once, several at a time; the failures by row index."""
     groups = rows_by_kernel(rows, providers)
-    todo: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for indices in groups:
-        todo.put(indices)
     kernels = sorted({row.kernel for row in rows})
     failures: dict[int, Outcome] = {}
-    finished = 0
-    lock = threading.Lock()
+    free: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
 
-    def compile_some() -> None:
-        nonlocal finished
-        worker = compiler(options.device, kernels)
+    def compiled(indices: Sequence[int]) -> Outcome:
+        worker = free.get()
         try:
-            while True:
-                try:
-                    indices = todo.get_nowait()
-                except queue.Empty:
-                    return
-                outcome = compile_row(worker, rows[indices[0]], compute_capability)
-                with lock:
-                    finished += 1
-                    if outcome.disposition != "ok":
-                        failures.update(dict.fromkeys(indices, outcome))
-                    progress("compile", finished, len(groups))
+            return compile_row(worker, rows[indices[0]], compute_capability)
         finally:
-            worker.close()
+            free.put(worker)
 
     progress("compile", 0, len(groups))
-    threads = [threading.Thread(target=compile_some) for _ in range(min(options.compile_jobs, len(groups)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    jobs = max(1, min(options.compile_jobs, len(groups)))
+    with ExitStack() as stack:
+        for _ in range(jobs):
+            free.put(stack.enter_context(closing(compiler(options.device, kernels))))
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        for done, (indices, outcome) in enumerate(zip(groups, pool.map(compiled, groups), strict=True)):
+            if outcome.disposition != "ok":
+                failures |= dict.fromkeys(indices, outcome)
+            progress("compile", done + 1, len(groups))
     return failures
 
 
@@ -231,9 +222,9 @@ class Run:
             self._log, self._done = RowLog.create(table, self._columns), 0
             self._environment = new_environment(self._card, sweep, settings, len(rows))
         write_environment(self._environment_path, self._environment)
-        self._dispositions: dict[str, int] = {}
+        self._dispositions: Counter[str] = Counter()
         self._known: dict[int, Outcome] = {}
-        self._remarks: dict[str, int] = {}
+        self._remarks: Counter[str] = Counter()
         self._checked: dict[int, Mapping[str, Any]] = {}
         self._deadline = time.monotonic() + options.time_budget_s
 
@@ -253,8 +244,8 @@ class Run:
         return RunSummary(
             rows=len(self._rows),
             done=self._done,
-            dispositions=dict(self._dispositions),
-            remarks=dict(self._remarks),
+            dispositions=self._dispositions,
+            remarks=self._remarks,
             sentinel_drift=self._drift(),
         )
 
@@ -298,8 +289,8 @@ class Run:
         self._log.append(cells)
         self._done += 1
         if outcome.disposition == "ok" and cells["detail"]:
-            self._remarks[cells["detail"]] = self._remarks.get(cells["detail"], 0) + 1
-        self._dispositions[outcome.disposition] = self._dispositions.get(outcome.disposition, 0) + 1
+            self._remarks[cells["detail"]] += 1
+        self._dispositions[outcome.disposition] += 1
 
     def _watch(self, worker: WorkerProcess, sentinel: Row) -> None:
         reading = read_sentinel(worker, sentinel, self._done, self._options)

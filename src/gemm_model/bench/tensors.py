@@ -118,7 +118,8 @@ class OperandPool:
             raise UnsupportedError("operands of epilogues, groups, batches and convolutions are not rotated")
         draw = random.Random(OPERAND_BINS_SEED)
         a_size, b_size = problem.m * problem.k, problem.n * problem.k
-        a_room, b_room = rotation.activations * _binned(a_size), rotation.weights * _binned(b_size)
+        a_room = rotation.activations * _round_up(a_size, PLACEMENT_ALIGNMENT)
+        b_room = rotation.weights * _round_up(b_size, PLACEMENT_ALIGNMENT)
         if problem.a_dtype == problem.b_dtype:
             pool = self._part(self._input(problem.a_dtype.name, part[1] * (a_room + b_room)), part)
             cut = a_room + (pool.numel() - a_room - b_room) * a_room // (a_room + b_room)
@@ -129,7 +130,8 @@ class OperandPool:
             b_pool = self._part(self._input(problem.b_dtype.name, part[1] * b_room), part)
         out_dtype = torch_dtype(problem.out_dtype.name)
         out_size = problem.m * problem.n * out_dtype.itemsize
-        out_pool = self._part(self._output_bytes(part[1] * rotation.outputs * _binned(out_size)), part)
+        out_room = rotation.outputs * _round_up(out_size, PLACEMENT_ALIGNMENT)
+        out_pool = self._part(self._output_bytes(part[1] * out_room), part)
         a_copies = _scattered(a_pool, rotation.activations, a_size, draw)
         b_copies = _scattered(b_pool, rotation.weights, b_size, draw)
         outs = _scattered(out_pool, rotation.outputs, out_size, draw)
@@ -197,11 +199,6 @@ def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
 def _place(draw: random.Random, room: int) -> int:
     """A random aligned offset of at most `room`."""
     return draw.randint(0, max(0, room) // PLACEMENT_ALIGNMENT) * PLACEMENT_ALIGNMENT
-
-
-def _binned(size: int) -> int:
-    """The smallest bin for a copy of `size`."""
-    return _round_up(size, PLACEMENT_ALIGNMENT)
 
 
 def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -> list[torch.Tensor]:

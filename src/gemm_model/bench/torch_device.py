@@ -400,10 +400,6 @@ class TorchDevice:
         spin()
         return 1e3 * cycles / elapsed_us(spin)
 
-    def _read_through_l2(self) -> None:
-        """Reads, not writes: the lines left behind are clean, so the kernel pays no write-back for them."""
-        torch.sum(self._flush, dim=0, out=self._flush_sum)
-
     def _spaced_launches(
         self,
         launches: Sequence[Launch],
@@ -422,7 +418,8 @@ class TorchDevice:
                 launch()
             torch.cuda._sleep(int(rest_ms * self._spin_cycles_per_ms))
             if flush:
-                self._read_through_l2()
+                # Reads, not writes: the lines left behind are clean, so the kernel writes none of them back.
+                torch.sum(self._flush, dim=0, out=self._flush_sum)
             start.record()
             launch()
             stop.record()

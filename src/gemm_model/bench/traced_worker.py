@@ -2,16 +2,22 @@
 
 All rows are prepared first, since a library may launch a kernel for that; the launches after it are known.
 Kernels with ranges, without them and without the tracer take turns on the card, row by row, and compute the
-same operands in the same memory.
+same operands in the same memory: where operands lie decides which L2 slices and DRAM channels serve them, so the
+process without a tracer lends its memory to the others. While one launches, the others wait, and all meet the card
+alike. A file counts the turns taken; one round is a turn of each part, in the order of PARTS, and the first begins
+when all have prepared their kernels.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +25,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
-from gemm_model.bench.turns import LIFETIMES, PARTS, RANGES, ROUNDS, UNTRACED, Turns, end_turns
 from gemm_model.bench.worker import Worker
+from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
 
@@ -29,6 +35,17 @@ if TYPE_CHECKING:
 
 Each = TypeVar("Each")
 
+RANGES, UNTRACED, LIFETIMES = "ranges", "untraced", "lifetimes"
+PARTS = (RANGES, LIFETIMES, UNTRACED)
+"""Kernels with ranges under the tracer, without ranges under it, and without the tracer.
+
+The last one lends its memory: it ends when no other needs that any more.
+"""
+ROUNDS = 9
+"""Turns that each part takes with each kernel [1]; each time with all its memory elsewhere; chosen: odd."""
+POLL_S = 5e-4
+"""Time between looks at whose turn it is [s]; all parts; chosen: a rest before a launch lasts four times as
+long."""
 LAUNCHES_A_TURN = {RANGES: 1, LIFETIMES: 3, UNTRACED: 3}
 """Launches of a row in one turn that count [1], after one more; by what is measured; chosen: ranges of one
 launch fill a megabyte, and medians of 27 launches that scatter by 4 % lie within 1 %."""
@@ -37,6 +54,87 @@ SCRATCH_BYTES = 2**26
 sums."""
 STORE_RANGES = "epi_"
 """What QuACK's ranges of an epilogue's parts begin with."""
+
+
+class Turns:
+    """The turns of one part. Raises InputError where the others have ended."""
+
+    def __init__(self, folder: Path, part: str) -> None:
+        self._folder, self._part, self._place = folder, part, PARTS.index(part)
+        counted = folder / "events-counted"
+        # The tracer's first run counts events: nothing of it is kept, and the others are not ready yet.
+        self._alone = part == RANGES and not counted.exists()
+        if self._alone:
+            counted.touch()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The block runs when it is this part's turn; then it is the next one's."""
+        if self._alone:
+            yield
+            return
+        while not all(map(self._prepared, PARTS)) or _taken(self._folder) % len(PARTS) != self._place:
+            self._wait()
+        yield
+        _publish(self._folder / "taken", str(_taken(self._folder) + 1).encode())
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """The block compiles the kernels. Those without ranges come from the process without a tracer.
+
+        Under the tracer, the compiler leaves a library's own ranges in a kernel. Its cache is shared.
+        """
+        while self._part == LIFETIMES and not self._prepared(UNTRACED):
+            self._wait()
+        yield
+        if not self._alone:
+            (self._folder / f"prepared.{self._part}").touch()
+
+    def lend(self, operands: bytes) -> None:
+        """Tell the other parts where the operands lie."""
+        _publish(self._folder / "operands", operands)
+
+    def lent(self) -> bytes:
+        """Where the part without a tracer has the operands, once it tells."""
+        handles = self._folder / "operands"
+        while not handles.exists():
+            self._wait()
+        return handles.read_bytes()
+
+    def _prepared(self, part: str) -> bool:
+        return (self._folder / f"prepared.{part}").exists()
+
+    def _wait(self) -> None:
+        if _over(self._folder).exists():
+            why = _over(self._folder).read_text()
+            raise InputError(f"another process that measures the same kernels ended: {why}")
+        time.sleep(POLL_S)
+
+
+def end_turns(folder: Path, why: str) -> None:
+    """Nobody waits any longer; the first reason is told."""
+    reason = folder / f"over.{os.getpid()}"
+    reason.write_text(why)
+    with suppress(FileExistsError):
+        os.link(reason, _over(folder))
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Write a file that nobody sees half written; one process at a time does so."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _over(folder: Path) -> Path:
+    return folder / "over"
+
+
+def _taken(folder: Path) -> int:
+    try:
+        return int((folder / "taken").read_text())
+    except FileNotFoundError:
+        return 0
 
 
 def add_wait_ranges() -> None:
@@ -108,13 +206,17 @@ def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns
     if any(reply["disposition"] != "ok" for reply in replies):
         return replies
     for own, reply in zip(launches, replies, strict=True):
-        times_us = []
+        times_us: list[float] = []
         for number, launch in enumerate(own):
             with turns.turn():
                 worker.device.displace(number)
                 # Not counted: the card has nothing of the kernel at hand, and is up to 1 us slower.
                 launch()
-                times_us += _launched(worker.device, launch, part)
+                count = LAUNCHES_A_TURN[part]
+                if part == UNTRACED:
+                    times_us += worker.device.kernel_times_us(launch, count)
+                else:
+                    worker.device.rested_launches(launch, count)
         if times_us:
             reply["kernel_us"] = statistics.median(times_us)
     return replies
@@ -140,15 +242,6 @@ def _operands(device: TorchDevice, row: Row) -> list[Operands]:
 def _prepared(provider: Provider, row: Row, operands: Sequence[Operands]) -> list[Launch]:
     """The launches of each round."""
     return [provider.prepare(row.problem, row.config, each) for each in operands]
-
-
-def _launched(device: TorchDevice, launch: Launch, part: str) -> list[float]:
-    """The launches of one turn that count, and their times in us where they are timed."""
-    count = LAUNCHES_A_TURN[part]
-    if part == UNTRACED:
-        return device.kernel_times_us(launch, count)
-    device.rested_launches(launch, count)
-    return []
 
 
 def main() -> int:

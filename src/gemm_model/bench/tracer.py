@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gemm_model.bench.counters import last_line
 from gemm_model.bench.rows import Row
-from gemm_model.bench.traced_worker import LAUNCHES_A_TURN
-from gemm_model.bench.turns import LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
+from gemm_model.bench.traced_worker import LAUNCHES_A_TURN, LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
@@ -221,7 +221,7 @@ def _only_trace(folder: Path, words: str) -> Path:
     """The trace that the tracer left in its folder. Raises InputError where that is not one."""
     traces = sorted(folder.glob("*.trace.json"))
     if len(traces) != 1:
-        raise InputError(f"the tracer left {len(traces)} traces ({_last_line(words)}); expected one")
+        raise InputError(f"the tracer left {len(traces)} traces ({last_line(words)}); expected one")
     return traces[0]
 
 
@@ -242,7 +242,7 @@ def _run(command: Sequence[str], place: Path, environment: Mapping[str, str]) ->
         raise InputError(f"the traced kernels did not end within {PROCESS_LIMIT_S:.0f} s") from None
     words = done.stdout + done.stderr
     if done.returncode != 0:
-        raise InputError(f"the traced process ended with code {done.returncode}: {_last_line(words)}")
+        raise InputError(f"the traced process ended with code {done.returncode}: {last_line(words)}")
     return words
 
 
@@ -253,8 +253,3 @@ def _replies(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
             size = f"{row.problem.m} x {row.problem.n} x {row.problem.k}"
             raise InputError(f"{row.kernel} {size}: {reply['disposition']} ({reply['detail']})")
     return replies
-
-
-def _last_line(words: str) -> str:
-    lines = words.strip().splitlines()
-    return lines[-1][-300:] if lines else "nothing was printed"

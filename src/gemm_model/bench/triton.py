@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 from gemm_model.bench import triton_kernels
 from gemm_model.bench.extended import BATCH_COLUMNS, MASK_COLUMNS, beyond
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.provider import (
+    SWEPT,
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    UnsupportedError,
+    configs_of,
+)
 from gemm_model.bench.triton_kernels import SPECIALIZED_WARPS
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -16,14 +24,6 @@ from gemm_model.core.problem import GemmProblem
 FIRST_TMA_CAPABILITY = 9
 TYPES = ("bf16", "fp16", "e4m3")
 
-TILES = ((64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
-"""Rows and columns of a CTA's tile [elements]; Triton on Hopper; chosen: Triton's tiles are powers of two."""
-TILE_K_BYTES = (128, 256)
-"""A k tile [B]; Triton; chosen: the widest swizzle of a TMA box, and twice it."""
-STAGES = (2, 3, 4, 5)
-"""Stages of the ring [1]; Triton; chosen."""
-GROUPS = (1, 4, 8)
-"""Row panels of a raster group [panels]; Triton; chosen."""
 SMEM_BYTES = 232448
 """Shared memory of a CTA [B]; Hopper; CUDA C++ Programming Guide."""
 
@@ -51,21 +51,13 @@ class TritonProvider:
         return known or triton_kernels.unsupported(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
+        space, bits = SWEPT["triton"], problem.a_dtype.bits
+        space = {**space, "cta_k": [wide // bits for wide in space["cta_k"]]}
         return tuple(
-            KernelConfig(
-                cta_m=cta_m,
-                cta_n=cta_n,
-                cta_k=k_bytes * 8 // problem.a_dtype.bits,
-                stages=stages,
-                swizzle=group,
-                raster="along_m",
-                warps=warps,
-                kernel=self.name,
-                fast_accum=problem.a_dtype.bits == 8,
-            )
-            for (cta_m, cta_n), k_bytes, stages, group in product(TILES, TILE_K_BYTES, STAGES, GROUPS)
-            for warps in _warps(cta_m, cta_n)
-            if smem_bytes(cta_m, cta_n, k_bytes, stages, problem.out_dtype.bits) <= SMEM_BYTES
+            replace(config, warps=warps)
+            for config in configs_of(space, raster="along_m", kernel=self.name, fast_accum=bits == 8)
+            for warps in _warps(config.cta_m, config.cta_n)
+            if smem_bytes(problem, config) <= SMEM_BYTES
         )
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
@@ -82,9 +74,10 @@ class TritonProvider:
         return triton_kernels.described(triton_kernels.built(problem, _require_config(problem, config)))
 
 
-def smem_bytes(cta_m: int, cta_n: int, k_bytes: int, stages: int, out_bits: int) -> int:
+def smem_bytes(problem: GemmProblem, config: KernelConfig) -> int:
     """Shared memory of a CTA: the ring of operands and a whole output tile, as Triton 3.6 lays it out."""
-    return stages * (cta_m + cta_n) * k_bytes + cta_m * cta_n * out_bits // 8
+    of_operands = config.stages * (config.cta_m + config.cta_n) * config.cta_k * problem.a_dtype.bits // 8
+    return of_operands + config.cta_m * config.cta_n * problem.out_dtype.bits // 8
 
 
 def _warps(cta_m: int, cta_n: int) -> tuple[int, ...]:

@@ -27,18 +27,11 @@ from gemm_model.bench.provider import (
     UnsupportedError,
     load_provider,
 )
-from gemm_model.bench.rows import Outcome, Row, row_from_columns
+from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.core.errors import GemmModelError
 
 if TYPE_CHECKING:
     from gemm_model.bench.torch_device import TorchDevice
-
-
-def load_device(target: str) -> TorchDevice:
-    """A new device from 'module:class'."""
-    module_name, _, class_name = target.partition(":")
-    device: TorchDevice = getattr(import_module(module_name), class_name)()
-    return device
 
 
 class Worker:
@@ -52,7 +45,8 @@ class Worker:
     @property
     def device(self) -> TorchDevice:
         if self._device is None:
-            self._device = load_device(self._device_target)
+            module_name, _, class_name = self._device_target.partition(":")
+            self._device = getattr(import_module(module_name), class_name)()
         return self._device
 
     def provider(self, name: str) -> Provider:
@@ -96,14 +90,13 @@ class Worker:
             error = max(self.device.check(row.problem, operands, launch) for launch in launches)
             return {"relative_error": f"{error:.2e}", **self._description(row, operands)}
         if operation == "profile":
-            _, launch = self._prepare(row, 0)
-            return dict(self.device.profile(launch, request["label"]))
+            return dict(self.device.profile(self._prepared(row, 0), request["label"]))
         settings = TimingSettings(**request["settings"])
         if row.regime == "graph":
             return time_chain(row, self.device, self.provider(row.kernel), settings)
         # Block-scaled operands are made anew for each placement, which takes too long to do it often.
         placements = settings.placements if row.problem.a_scale is None else 1
-        launches = [self._prepare(row, placement)[1] for placement in range(placements)]
+        launches = [self._prepared(row, placement) for placement in range(placements)]
         if row.regime == "sustained":
             return self.device.time_sustained(launches, settings).columns()
         return self.device.time_burst(launches, settings, cold_l2=row.l2 == "cold").columns()
@@ -114,9 +107,9 @@ class Worker:
             return {}
         return dict(provider.describe(row.problem, row.config, operands))
 
-    def _prepare(self, row: Row, placement: int) -> tuple[Operands, Launch]:
+    def _prepared(self, row: Row, placement: int) -> Launch:
         operands = self.device.operands(row.problem, placement)
-        return operands, self.provider(row.kernel).prepare(row.problem, row.config, operands)
+        return self.provider(row.kernel).prepare(row.problem, row.config, operands)
 
 
 def time_request(row: Row, settings: TimingSettings) -> dict[str, Any]:
@@ -125,12 +118,6 @@ def time_request(row: Row, settings: TimingSettings) -> dict[str, Any]:
 
 def check_request(row: Row) -> dict[str, Any]:
     return {"operation": "check", "row": row.columns()}
-
-
-def outcome_of(reply: dict[str, Any]) -> Outcome:
-    return Outcome(
-        disposition=reply["disposition"], detail=reply.get("detail", ""), values=reply.get("values", {})
-    )
 
 
 def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> int:

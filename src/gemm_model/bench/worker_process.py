@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Outcome
-from gemm_model.bench.worker import outcome_of
 from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
 
 START_LIMIT_S = 180.0
@@ -79,7 +78,7 @@ class WorkerProcess:
         if "error" in reply:
             self.stop(kill=False)
             raise _error_from(reply)
-        return outcome_of(reply)
+        return Outcome(**reply)
 
     def stop(self, *, kill: bool = False) -> None:
         process, self._process = self._process, None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from gemm_model.calibration.cross_validation import FoldFit, sizes
-from gemm_model.calibration.fit import Donor, fit
-from gemm_model.calibration.observations import Observations
+from gemm_model.calibration.fit import Donor, Fit, fit
+from gemm_model.calibration.observations import FoldFit, Observations, sizes
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.elementwise import Values
@@ -47,6 +47,11 @@ class HoldOut:
     beside: Observations | None = None
     """More rows for training the residual, if the fold does not hold out their sizes."""
 
+    def fit(self, rows: Mapping[str, Observations]) -> Fit:
+        """The fit to rows by regime."""
+        known: dict[str, Any] = {name: getattr(self, name) for name in ("free", "start", "donor", "without")}
+        return fit(rows, self.gpu, **known)
+
     def fit_without(self, test: BoolArray) -> FoldFit:
         """The fit to all rows but the `test` rows of `main`, and other rows of their sizes."""
         rows = self.regimes[self.main]
@@ -56,9 +61,7 @@ class HoldOut:
             keep = ~np.isin(sizes(others), unseen_sizes)
             if regime != self.main and keep.any():
                 known[regime] = others.rows(keep, self.gpu)
-        numbers = fit(
-            known, self.gpu, free=self.free, start=self.start, donor=self.donor, without=self.without
-        ).numbers
+        numbers = self.fit(known).numbers
         unseen = rows.rows(test, self.gpu)
         times = kernel_time(unseen.shape, self.gpu, numbers.without(self.without), regime=self.main)
         return FoldFit(test, known[self.main], unseen, numbers, times)

@@ -1,4 +1,7 @@
-"""Measured rows as a fit reads them: geometry, measured quantities, weights."""
+"""Measured rows as a fit reads them: geometry, measured quantities, weights; their groups, folds and twins.
+
+Twins are rows of fused epilogues and plain rows of the same kernel: they tell the time that an epilogue adds.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
+from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.tables.accuracy import shape_columns
+from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.tables.accuracy import config_columns, shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 
 NEAR_BEST = 1.15
 """Time over a shape's best [1]; configurations within it take part in the ranking term; chosen."""
+
+FOLDS = 8
+"""Parts of the rows, each held out of a fit [1]; cross-validations; chosen."""
+TWIN_COLUMNS = ("in_dtype", "m", "n", "k", "batch", "gpu_uuid")
+"""Columns in which twins agree, beside those of their kernel."""
+MEASURED = "measured_us"
+"""The column that keeps the measured time when `beside_twins` changes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +96,73 @@ def _optional(frame: pd.DataFrame, name: str) -> FloatArray:
     if name not in frame:
         return np.full(len(frame), np.nan)
     return pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
+
+
+def folds_of(groups: IntArray, seed: int, count: int = FOLDS) -> IntArray:
+    """A fold for each row, whole groups together, folds of about as many groups each."""
+    order = np.random.default_rng(seed).permutation(int(groups.max()) + 1)
+    result: IntArray = (order % min(count, len(order)))[groups]
+    return result
+
+
+def size_groups(seen: Observations) -> IntArray:
+    """Rows of equal m, n and k have one number, whatever their types.
+
+    A kernel takes almost the same time in bf16 and fp16, so a shape is held out in all types at once.
+    """
+    groups: IntArray = np.unique(sizes(seen), return_inverse=True)[1].astype(np.int64)
+    return groups
+
+
+def config_groups(seen: Observations) -> IntArray:
+    """Rows of one kernel configuration have one number."""
+    grouped = seen.frame.groupby(config_columns(seen.frame), sort=False, dropna=False)
+    return grouped.ngroup().to_numpy().astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldFit:
+    """The fit of one fold."""
+
+    test: BoolArray
+    """Mask of the rows that the fit has not seen."""
+    seen: Observations
+    unseen: Observations
+    numbers: KernelNumbers
+    times: KernelTime
+    """The fit's times for the unseen rows."""
+
+
+def sizes(seen: Observations) -> np.ndarray:
+    """The table's own sizes; m of grouped rows is the sum over groups."""
+    m, n, k = (seen.frame[name].astype(float).astype(int).astype(str) for name in ("m", "n", "k"))
+    return (m + "x" + n + "x" + k).to_numpy(dtype=str)
+
+
+def beside_twins(rows: Observations, plain: Observations, predicted_us: FloatArray) -> pd.DataFrame:
+    """The rows' table, rescaled as if the plain kernel took its predicted time.
+
+    A row with a measured plain twin is scaled by the twin's `predicted_us` (of `plain`) over its measured
+    time. A fit then learns what the epilogue adds, and not the model's error on the kernel. Rows without a
+    twin keep their times.
+    """
+    ratio = np.nan_to_num(of_twins(rows, plain, predicted_us / plain.runtime_us), nan=1.0)
+    return rows.frame.assign(**{MEASURED: rows.runtime_us, "runtime_us": rows.runtime_us * ratio})
+
+
+def added_us(
+    rows: Observations, plain: Observations, rows_us: FloatArray, plain_us: FloatArray
+) -> FloatArray:
+    """What each of the rows takes longer than its plain twin [us]; NaN without one."""
+    result: FloatArray = rows_us - of_twins(rows, plain, plain_us)
+    return result
+
+
+def of_twins(rows: Observations, plain: Observations, values: FloatArray) -> FloatArray:
+    """Of each of the rows the median of its plain twins' `values`; NaN without one."""
+    names = [name for name in TWIN_COLUMNS if name in rows.frame and name in plain.frame]
+    names += [name for name in config_columns(rows.frame) if name in plain.frame]
+    keys = [plain.frame[name].astype(str).to_numpy() for name in names]
+    medians = pd.Series(values).groupby(keys).median().rename("value").rename_axis(names).reset_index()
+    found: FloatArray = rows.frame[names].astype(str).merge(medians, on=names, how="left")["value"].to_numpy()
+    return found

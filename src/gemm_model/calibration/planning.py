@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.rows import Row, padded
+from gemm_model.bench.rows import Row
 from gemm_model.bench.sweep import estimated_row_ms
 from gemm_model.calibration.design import left_unknown, planned
-from gemm_model.calibration.quick import SEED, legal_kernels, random_rows, sensitivities
+from gemm_model.calibration.quick import SEED, random_rows, rows_of_sizes, sensitivities
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernels.family import KernelFamily
 
@@ -66,7 +65,7 @@ def planned_rows(
     derivatives = []
     for dtype in types:
         if sizes:
-            rows = list(_rows_of_sizes(gpu, family, dtype, sizes))
+            rows = [row for some in rows_of_sizes(gpu, family, dtype, sizes) for row in some]
         else:
             rows = list(random_rows(gpu, family, dtype, draw, CANDIDATE_SHAPES))
         pool += rows
@@ -98,14 +97,3 @@ def _affordable(jacobian: FloatArray, cost_ms: FloatArray, budget_ms: float) -> 
     raise InputError(
         f"a budget of {budget_ms / 1e3:g} s buys no row; expected {cost_ms.mean() / 1e3:.2g} s or more"
     )
-
-
-def _rows_of_sizes(
-    gpu: GpuSpec, family: KernelFamily, dtype: str, sizes: Sequence[tuple[int, int, int]]
-) -> Iterator[Row]:
-    kernels = legal_kernels(gpu, family, dtype)
-    for asked in sizes:
-        problem = padded(GemmProblem.of(*asked, dtype))
-        for kernel in kernels:
-            if kernel.cta_m <= max(64, 2 * asked[0]):
-                yield Row(kernel=family.name, problem=problem, config=kernel, asked=asked)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from gemm_model.bench.provider import SWEPT, configs_of
 from gemm_model.bench.rows import Row, padded
 from gemm_model.calibration.design import d_optimal, log_jacobian
 from gemm_model.calibration.fit import DEFAULT_FREE
@@ -33,20 +34,6 @@ DESIGNED, DRAWN = 25, 100
 users run; `--quick`; chosen."""
 POOL_SHAPES, POOL_KERNELS = 160, 16
 LONGEST_US = 1500.0
-TILES = (
-    (64, 128, "cooperative"),
-    (128, 128, "cooperative"),
-    (128, 192, "cooperative"),
-    (128, 256, "cooperative"),
-    (256, 128, "cooperative"),
-    (64, 256, "pingpong"),
-    (128, 128, "pingpong"),
-    (64, 128, "2cta"),
-    (128, 128, "2cta"),
-    (128, 256, "2cta"),
-)
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
-SWIZZLES = (1, 8)
 
 
 def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES) -> list[Row]:
@@ -98,20 +85,7 @@ def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Rand
 
 def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
     """The common tiles, clusters and swizzles that the family has for a type on a GPU."""
-    kernels = [
-        KernelConfig(
-            cta_m=cta_m,
-            cta_n=cta_n,
-            cluster_m=cluster_m,
-            cluster_n=cluster_n,
-            schedule=schedule,
-            swizzle=swizzle,
-            kernel=family.name,
-        )
-        for cta_m, cta_n, schedule in TILES
-        for cluster_m, cluster_n in CLUSTERS
-        for swizzle in SWIZZLES
-    ]
+    kernels = configs_of(SWEPT["common"], kernel=family.name)
     any_size = GemmProblem.of(4096, 4096, 4096, dtype)
     legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
     return [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
@@ -121,18 +95,27 @@ def random_rows(
     gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random, shapes: int
 ) -> Iterator[Row]:
     """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+    for rows in rows_of_sizes(gpu, family, dtype, _random_sizes(draw, shapes)):
+        yield from draw.sample(rows, min(POOL_KERNELS, len(rows)))
+
+
+def rows_of_sizes(
+    gpu: GpuSpec, family: KernelFamily, dtype: str, sizes: Iterable[tuple[int, int, int]]
+) -> Iterator[list[Row]]:
+    """The legal kernels of each size whose tiles are not much higher than it."""
     kernels = legal_kernels(gpu, family, dtype)
+    for asked in sizes:
+        problem = padded(GemmProblem.of(*asked, dtype))
+        fitting = (kernel for kernel in kernels if kernel.cta_m <= max(64, 2 * asked[0]))
+        yield [Row(kernel=family.name, problem=problem, config=kernel, asked=asked) for kernel in fitting]
+
+
+def _random_sizes(draw: random.Random, shapes: int) -> Iterator[tuple[int, int, int]]:
     for _ in range(shapes):
         step = draw.choice((8, 64, 64, 128, 256))
-        asked = (
-            round(_log_uniform(draw, 1, 16384)),
-            _multiple(_log_uniform(draw, 256, 24576), step),
-            _multiple(_log_uniform(draw, 256, 24576), step),
-        )
-        fitting = [kernel for kernel in kernels if kernel.cta_m <= max(64, 2 * asked[0])]
-        problem = padded(GemmProblem.of(*asked, dtype))
-        for kernel in draw.sample(fitting, min(POOL_KERNELS, len(fitting))):
-            yield Row(kernel=family.name, problem=problem, config=kernel, asked=asked)
+        m = round(_log_uniform(draw, 1, 16384))
+        n, k = (_multiple(_log_uniform(draw, 256, 24576), step) for _ in "nk")
+        yield m, n, k
 
 
 def _log_uniform(draw: random.Random, low: float, high: float) -> float:

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.calibration.cross_validation import FoldFit, sizes
-from gemm_model.calibration.observations import Observations
+from gemm_model.calibration.observations import FoldFit, Observations, sizes
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray

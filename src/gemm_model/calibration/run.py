@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_model.calibration.cross_validation import FOLDS, config_groups, folds_of, size_groups
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
@@ -24,11 +23,19 @@ from gemm_model.calibration.fit import (
     WHOLE_NUMBERS,
     Donor,
     Fit,
-    fit,
     free_from,
 )
 from gemm_model.calibration.hold_out import HeldOutTimes, HoldOut, worth_it
-from gemm_model.calibration.observations import Observations, observe
+from gemm_model.calibration.observations import (
+    FOLDS,
+    MEASURED,
+    Observations,
+    beside_twins,
+    config_groups,
+    folds_of,
+    observe,
+    size_groups,
+)
 from gemm_model.calibration.residual_fit import catboost, train_on
 from gemm_model.calibration.tables import (
     FEWEST_SHAPES,
@@ -39,8 +46,7 @@ from gemm_model.calibration.tables import (
     splits_k,
 )
 from gemm_model.calibration.taken_over import TakenForest, taken_forest, whole_forest
-from gemm_model.calibration.twins import MEASURED, beside_twins
-from gemm_model.core.batch import BoolArray, FloatArray, IntArray
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
@@ -225,7 +231,7 @@ def calibrate(
     """
     if choices.trains_residual:
         catboost()
-    listed = _listed_shapes(choices.hold_out_lists)
+    listed = {size for path in choices.hold_out_lists for size in _asked_sizes(read_table(path))}
     family = measured_family(choices.family, inputs, gpu)
     data = load_tables(inputs, gpu, family)
     base = choices.donor or calibration_for(gpu, family.name)[0]
@@ -461,7 +467,7 @@ class _Kind:
 
     def result(self) -> KindResult:
         self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
-        found = self._fit(self.seen, self.free, self.start)
+        found = self._fit(self.seen, self.free)
         self.start = found.numbers.values()
         splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
         folds = folds_of(size_groups(self.rows), self.choices.seed)
@@ -527,11 +533,8 @@ class _Kind:
         self.validations.extend(_figures(DONOR_KEPT, self.rows, donor_us, whole_shapes=True))
         return Fit(numbers, {}, (), 0), physical_us, taken
 
-    def _fit(
-        self, seen: Mapping[str, Observations], free: Collection[str], start: Mapping[str, float]
-    ) -> Fit:
-        absent = self.family.absent_mechanisms
-        job = partial(fit, seen, self.gpu, free=free, start=start, donor=self.donor, without=absent)
+    def _fit(self, seen: Mapping[str, Observations], free: Collection[str]) -> Fit:
+        job = partial(self._hold_out(seen, self.main, free).fit, seen)
         at_once = worth_it(self.run_all, sum(map(len, seen.values())))
         found: Fit = next(iter(at_once(_call, [job])))
         self.steps.fitted()
@@ -539,7 +542,7 @@ class _Kind:
 
     def _kind_hold_outs(self) -> None:
         self._held_out("config", folds_of(config_groups(self.rows), self.choices.seed))
-        listed = _in_lists(self.rows, self.listed)
+        listed = np.array([size in self.listed for size in _asked_sizes(self.rows.frame)], dtype=bool)
         if listed.any() and not listed.all():
             self._held_out("family", np.where(listed, 0, -1))
         cards = _cards(self.rows)
@@ -609,7 +612,7 @@ class _Kind:
         if not seen or not free:
             return None
         self.steps.begin(f"{self.kind}: {what}")
-        found = self._fit(seen, free, self.start)
+        found = self._fit(seen, free)
         name, rows = next(iter(seen.items()))
         groups = size_groups(rows)
         if len(np.unique(groups)) >= FEWEST_SHAPES:
@@ -633,7 +636,7 @@ class _Kind:
         if not self.chained:
             return None, {}
         self.steps.begin(f"{self.kind}: launches back to back")
-        found = self._fit(self.chained, CHAIN_FREE, self.start)
+        found = self._fit(self.chained, CHAIN_FREE)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
         enough = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
         self.start = found.numbers.values()
@@ -813,15 +816,6 @@ def error_bands(
         enough = rows.sum() >= FEWEST_BAND_ROWS
         bands[name] = round(float(np.quantile(error[rows], BAND_QUANTILE)) if enough else overall, 4)
     return bands
-
-
-def _listed_shapes(paths: Sequence[Path]) -> set[Size]:
-    """The sizes in test lists; raises InputError for one that cannot be read."""
-    return {size for path in paths for size in _asked_sizes(read_table(path))}
-
-
-def _in_lists(seen: Observations, listed: Collection[Size]) -> BoolArray:
-    return np.array([size in listed for size in _asked_sizes(seen.frame)], dtype=bool)
 
 
 def _asked_sizes(frame: pd.DataFrame) -> list[Size]:

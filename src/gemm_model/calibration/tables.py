@@ -56,10 +56,7 @@ def load_tables(
     by_kind: dict[str, dict[str, pd.DataFrame]] = {}
     kinds = table["in_dtype"].map(lambda name: operand_type(str(name))[0].math_kind)
     for kind, rows in table.groupby(kinds, sort=True):
-        regimes = {str(name): part.reset_index(drop=True) for name, part in rows.groupby("regime")}
-        for part in regimes.values():
-            part.attrs = dict(table.attrs)
-        by_kind[str(kind)] = regimes
+        by_kind[str(kind)] = {str(name): part.reset_index(drop=True) for name, part in rows.groupby("regime")}
     if plain_shapes:
         _require_shapes(by_kind, str(table.attrs["path"]), family)
     return CalibrationData(by_kind, notes, cards)
@@ -84,7 +81,6 @@ def _rows_of(path: Path, gpu: GpuSpec, family: KernelFamily, l2: str, notes: lis
         edges = pd.to_numeric(kept["programmatic_edges"], errors="coerce")
         unknown_way = pd.to_numeric(kept["pdl"], errors="coerce").isna()
         kept.loc[unknown_way & edges.notna(), "pdl"] = (edges > 0).astype(int).astype(str)
-    kept.attrs = dict(table.attrs)
     if "l2" in kept:
         other = (kept["regime"] == "burst") & ~kept["l2"].isin((l2, ""))
         kept = _without(kept, other, f"in the burst regime with an L2 that was not {l2}", notes)
@@ -150,9 +146,7 @@ def _own_rows(frame: pd.DataFrame, path: Path, family: KernelFamily, notes: list
         raise InputError(
             f"{path}: no row of kernel {family.name}, but of {others}; expected measurements of that family"
         )
-    kept = kept.assign(kernel=family.name)
-    kept.attrs = dict(frame.attrs)
-    return kept
+    return kept.assign(kernel=family.name)
 
 
 def splits_k(frame: pd.DataFrame) -> pd.Series:
@@ -179,9 +173,7 @@ def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) 
     lines = ", ".join(str(line) for line in frame.index[drop][:5])
     note = f"{frame.attrs['path']}: left out {rows_words(int(drop.sum()))} {what}"
     notes.append(f"{note} (first at line {lines})" if frame.index.name == "line" else note)
-    kept = frame[~drop]
-    kept.attrs = dict(frame.attrs)
-    return kept
+    return frame[~drop]
 
 
 def _require_one_gpu(table: pd.DataFrame) -> None:

@@ -60,7 +60,7 @@ def _row(args: argparse.Namespace) -> Row:
     config = common.config(args)
     if config.kernel == AUTO_KERNEL:
         config = replace(config, kernel="quack")
-    return Row(kernel=config.kernel, problem=problem, config=config, asked=(problem.m, problem.n, problem.k))
+    return Row(kernel=config.kernel, problem=problem, config=config)
 
 
 def _converted(args: argparse.Namespace, row: Row) -> Trace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,12 +127,14 @@ def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:
             _require_folder_names(cells.dropna().unique(), f"{source}: column {name}")
         columns[name] = package.array(cells, from_pandas=True, type=arrow_schema().field(name).type)
     columns["run"] = package.array([run] * len(texts), package.string())
-    missing = {
-        name: package.nulls(len(texts), arrow_schema().field(name).type)
-        for name in COLUMNS
-        if name not in columns
-    }
-    return package.table({**columns, **missing}).select(list(COLUMNS)).cast(arrow_schema())
+    return completed(
+        package.table(columns).cast(package.schema([arrow_schema().field(name) for name in columns]))
+    )
+
+
+def completed(table: pa.Table) -> pa.Table:
+    """The table with every column of the schema; columns that it lacks are empty."""
+    return pyarrow().concat_tables([arrow_schema().empty_table(), table], promote_options="default")
 
 
 def _require_folder_names(texts: Iterable[str], place: str) -> None:
@@ -157,8 +159,3 @@ def _cell(value: Any) -> str:
     import pandas as pd
 
     return "" if value is None or value is pd.NA or value != value else str(value)
-
-
-def units() -> Mapping[str, str]:
-    """Column -> unit, of the columns that have one."""
-    return {name: column.unit for name, column in COLUMNS.items() if column.unit}

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.records import record_from
-from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, pyarrow, typed
+from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, completed, pyarrow, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,11 +92,8 @@ class DataSet:
         """
         pyarrow()
         if not is_dataset(folder):
-            visible = (
-                [path for path in folder.glob("*") if not path.name.startswith(".")]
-                if folder.is_dir()
-                else []
-            )
+            visible = any(not path.name.startswith(".") for path in folder.glob("*"))
+            # Another writer may have made it one meanwhile.
             if visible and not is_dataset(folder):
                 raise InputError(f"{folder}: holds other files; expected a data set, or a new folder for one")
             atomic_write(folder / DESCRIPTION, json.dumps({"schema": SCHEMA}) + "\n")
@@ -127,14 +124,7 @@ class DataSet:
         """Write a run's record whole, in place of its earlier one."""
         from msgspec import to_builtins
 
-        values = to_builtins(
-            {
-                "run": record.run,
-                "provenance": dict(record.provenance),
-                "card_remarks": dict(record.card_remarks),
-                "parts": record.parts,
-            }
-        )
+        values = to_builtins(record, enc_hook=dict)
         atomic_write(self.record_path(record.run), json.dumps(values, indent=1) + "\n")
 
     def add_rows(self, record: RunRecord, number: int, texts: pd.DataFrame, source: str) -> RunRecord:
@@ -200,13 +190,7 @@ class DataSet:
         """The rows of these parts; raises InputError for one that is damaged."""
         import pandas as pd
 
-        tables = []
-        for part in parts:
-            table = self._table(part)
-            if isinstance(table, str):
-                raise self._damaged(part, table)
-            tables.append(table)
-        whole = pyarrow().concat_tables(tables)
+        whole = pyarrow().concat_tables([self._good_table(part) for part in parts])
         integers = {pyarrow().int64(): pd.Int64Dtype()}
         frame: pd.DataFrame = whole.to_pandas(types_mapper=integers.get)
         remarks = {
@@ -222,10 +206,7 @@ class DataSet:
 
     def column(self, part: Part, name: str) -> list[Any]:
         """The cells of one column of a part; raises InputError for a part that is damaged."""
-        table = self._table(part, [name])
-        if isinstance(table, str):
-            raise self._damaged(part, table)
-        cells: list[Any] = table[name].to_pylist()
+        cells: list[Any] = self._good_table(part, [name])[name].to_pylist()
         return cells
 
     def damage(self, parts: Sequence[Part]) -> dict[str, str]:
@@ -241,8 +222,13 @@ class DataSet:
                 found[part.path] = f"{len(table)} rows; expected {part.rows}"
         return found
 
-    def _damaged(self, part: Part, what: str) -> InputError:
-        return InputError(f"{self.folder / part.path}: {what}; the other parts can be read (--skip-damaged)")
+    def _good_table(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
+        """`_table`; raises InputError for a part that is damaged."""
+        table = self._table(part, columns)
+        if isinstance(table, str):
+            where = self.folder / part.path
+            raise InputError(f"{where}: {table}; the other parts can be read (--skip-damaged)")
+        return table
 
     def _table(self, part: Part, columns: Sequence[str] | None = None) -> pa.Table | str:
         """The rows of a part, all columns or these, or what is wrong with it."""
@@ -260,17 +246,7 @@ class DataSet:
             name not in wanted.names or wanted.field(name) != table.field(name) for name in table.schema.names
         ):
             return f"has other columns than schema {SCHEMA}"
-        return _completed(table, wanted)
-
-
-def _completed(table: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """The table with every column of the schema; columns newer than its rows are empty."""
-    package = pyarrow()
-    have = set(table.schema.names)
-    columns = [
-        table[field.name] if field.name in have else package.nulls(len(table), field.type) for field in wanted
-    ]
-    return package.table(columns, schema=wanted)
+        return completed(table)
 
 
 def is_dataset(folder: Path) -> bool:

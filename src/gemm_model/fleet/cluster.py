@@ -107,17 +107,11 @@ def _distributed() -> Any:
         return import_module("distributed")
 
 
-@contextmanager
-def _client(address: str) -> Iterator[Client]:
-    distributed = _distributed()
+def _client(address: str) -> Client:
     try:
-        client = distributed.Client(address, timeout=CONNECT_LIMIT_S)
+        return _distributed().Client(address, timeout=CONNECT_LIMIT_S)
     except (OSError, ValueError, TimeoutError) as error:
         raise InputError(f"{address}: no scheduler answers ({_first_line(error)})") from None
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 @contextmanager

@@ -110,7 +110,8 @@ class FleetSweep:
         """Measure the remaining rows; without `providers` nothing is compiled in advance."""
         try:
             failed = self._compile(providers) if providers else {}
-            self._record_failures(failed)
+            for index, outcome in sorted(failed.items()):
+                self._record(table_cells(self.rows[index], outcome, {}, self._card(None), index))
             checked = self._check()
             self._time(checked)
         finally:
@@ -183,10 +184,6 @@ class FleetSweep:
         if time.monotonic() >= self._next_note:
             self.journal.note(provenance=self._provenance(), card_remarks=remarks_on(self.readings))
             self._next_note = time.monotonic() + NOTE_EVERY_S
-
-    def _record_failures(self, failed: Mapping[int, Outcome]) -> None:
-        for index, outcome in sorted(failed.items()):
-            self._record(table_cells(self.rows[index], outcome, {}, self._card(None), index))
 
     def _record(self, cells: Mapping[str, Any]) -> None:
         if int(cells["order"]) in self.journal.done:

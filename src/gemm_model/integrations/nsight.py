@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemm_model.bench.counters import launches
 from gemm_model.bench.cublas_names import parse_cublas_name
 from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.core.errors import InputError
@@ -37,7 +37,7 @@ UNITS: Mapping[str, float] = {
 """Factors of ncu's units to its base units."""
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
-KERNEL, GRID, METRIC = "Kernel Name", "Grid Size", "Metric Name"
+KERNEL, GRID = "Kernel Name", "Grid Size"
 STATIC = SCHEDULERS[0]
 
 
@@ -78,26 +78,11 @@ def read_export(path: Path) -> list[CountedKernel]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {why}; expected what this exports: {COMMAND}") from None
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    if len(lines) < 3:
-        raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
-    rows = enumerate(_rows(lines), start=1)
+    rows = enumerate(launches(text.splitlines()), start=1)
     found = [_kernel(cells, units, f"{path}, kernel {row}") for row, (cells, units) in rows]
+    if not found:
+        raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
     return sorted(found, key=lambda each: -each.counted["duration_us"])
-
-
-def _rows(lines: list[str]) -> list[tuple[dict[str, str], dict[str, str]]]:
-    """Cells and units of each kernel: a row each, or without `--page raw` one for each of its metrics."""
-    reader = csv.DictReader(lines)
-    if METRIC not in (reader.fieldnames or ()):
-        units = next(reader)
-        return [(cells, units) for cells in reader]
-    found: dict[str | None, tuple[dict[str, str], dict[str, str]]] = {}
-    for line in reader:
-        cells, units = found.setdefault(line.get("ID"), ({}, {}))
-        cells |= {**line, line[METRIC]: line.get("Metric Value", "")}
-        units |= {line[METRIC]: line.get("Metric Unit", "")}
-    return list(found.values())
 
 
 def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> CountedKernel:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 from traceback import extract_tb
 from types import TracebackType
 from typing import Any
@@ -119,22 +122,18 @@ class GemmTimer:
         self.other_operators: Counter[str] = Counter()
         """Calls by name of the other operators that launch kernels."""
         self._calls: Counter[tuple[str, str, str, bool, Work]] = Counter()
-        self._modes: list[Any] = []
+        self._entered = ExitStack()
         self.modules = RunningModules()
 
     def __enter__(self) -> GemmTimer:
-        self.modules.__enter__()
-        self._modes = [_FusedAttentionOnMeta(), _Interceptor(self)]
-        for mode in self._modes:
-            mode.__enter__()
+        for each in (self.modules, _FusedAttentionOnMeta(), _Interceptor(self)):
+            self._entered.enter_context(each)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(kind, error, trace)
-        self.modules.__exit__(kind, error, trace)
+        self._entered.close()
         if self.display and error is None:
             print(self)
 
@@ -342,26 +341,16 @@ class _FusedAttentionOnMeta(TorchFunctionMode):  # type: ignore[misc]
 
 def load_model_builder(target: str) -> Callable[[], Any]:
     """The function at 'package.module:function' or 'file.py:function'; raises InputError where it is not."""
-    import importlib
-    import importlib.util
-
     module_name, separator, function = target.rpartition(":")
     if not separator or not module_name or not function:
         raise InputError(f"{target!r}; expected module:function or file.py:function")
     try:
-        if module_name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location("timed_model", module_name)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(module_name)
+        names = run_path(module_name) if module_name.endswith(".py") else vars(import_module(module_name))
     except (ImportError, OSError, SyntaxError) as error:
         raise InputError(f"{module_name}: cannot be imported ({error})") from None
     except Exception as error:  # whatever the module itself raises
         raise InputError(f"{module_name}: cannot be imported ({_one_line(error)})") from None
-    builder = getattr(module, function, None)
+    builder = names.get(function)
     if not callable(builder):
         raise InputError(f"{module_name} has no function {function!r}")
     result: Callable[[], Any] = builder

@@ -15,7 +15,15 @@ from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
 from gemm_model.bench.extended_tensors import keeping_result
 from gemm_model.bench.launched_kernels import named_kernels
-from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
+from gemm_model.bench.provider import (
+    SWEPT,
+    Config,
+    KernelError,
+    Launch,
+    Operands,
+    UnsupportedError,
+    configs_of,
+)
 from gemm_model.bench.torch_library import as_kernel_errors
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -25,11 +33,6 @@ RASTERS = {"heuristic": 0, "along_m": 1, "along_n": 2}
 DECOMPOSITIONS = {"static": 0, "split_k": 1, "stream_k": 2}
 STATUS = {1: "misaligned operand", 2: "invalid data type", 3: "invalid layout", 4: "invalid problem"}
 """The first of cutlass::Status (cutlass/cutlass.h)."""
-
-COOPERATIVE = ((128, 32), (128, 64), (128, 128), (128, 192), (128, 256), (256, 64), (256, 128))
-PINGPONG = ((64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128))
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
-SWIZZLES = (1, 2, 4, 8)
 
 
 class LaunchArguments(ctypes.Structure):
@@ -85,23 +88,8 @@ class CutlassProvider:
         return beyond(problem, "epilogue")
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        tiles = [(tile, "cooperative") for tile in COOPERATIVE] + [(tile, "pingpong") for tile in PINGPONG]
-        return tuple(
-            KernelConfig(
-                cta_m=cta_m,
-                cta_n=cta_n,
-                cta_k=build.TILE_K_BYTES * 8 // problem.a_dtype.bits,
-                cluster_m=cluster_m,
-                cluster_n=cluster_n,
-                schedule=schedule,
-                swizzle=swizzle,
-                kernel=self.name,
-                fast_accum=problem.a_dtype.bits == 8,
-            )
-            for (cta_m, cta_n), schedule in tiles
-            for cluster_m, cluster_n in CLUSTERS
-            for swizzle in SWIZZLES
-        )
+        cta_k, fast = build.TILE_K_BYTES * 8 // problem.a_dtype.bits, problem.a_dtype.bits == 8
+        return configs_of(SWEPT["cutlass"], cta_k=cta_k, kernel=self.name, fast_accum=fast)
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         return "grouped_mm" if group_rows(problem) else build.macros(problem, _require_config(config))
