@@ -148,6 +148,23 @@ def test_rank_takes_a_table_of_problems(tmp_path, capsys):
     assert "--top has no effect with a table of attention" in capsys.readouterr().err
 
 
+def test_rank_takes_a_table_of_measured_kernels(tmp_path, capsys):
+    # flash-attn-4's own tile is 128x128; 64x128 is predicted faster for one query. The second shape has no own one.
+    kernels = ("1,128,128,9", "1,64,128,6", "1,128,64,5", "2,64,128,6", "2,128,64,7")
+    for left_out, code in ((0, 0), (1, 2)):
+        table = [f"32,4096,128,{kernel}" for kernel in kernels[left_out:]]
+        table.insert(0, "heads,seq_kv,head_dim,seq_q,tile_m,tile_n,runtime_us")
+        (tmp_path / "measured.csv").write_text("\n".join(table))
+        assert main(["rank", "--input", str(tmp_path / "measured.csv"), "--format", "csv"]) == code
+        told = capsys.readouterr()
+        if code == 0:
+            (row,) = csv.DictReader(told.out.splitlines())
+            assert "first choices reach 83.3% (p5 83.3%), the library's own 55.6% (p5 55.6%)" in told.err
+    cells = [float(row[name]) for name in ("runtime_us", "library_us", "over_library", "of_best")]
+    assert cells == pytest.approx([6.0, 9.0, 0.5, 5.0 / 6.0])
+    assert "no problem has times of the library's own kernel" in told.err
+
+
 def test_simulate_draws_groups_in_turn(tmp_path, capsys):
     trace = tmp_path / "trace.json"
     found = _json(capsys, "simulate", "--attention", PREFILL, "--events", "--trace", str(trace))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gemm_model.attention.explanation import AttentionWorld, attention_difference
@@ -96,25 +96,16 @@ def why_not(ranking: AttentionRanking, config: AttentionConfig, model: Attention
     return f"predicted {found.second_us:.4g} us, {more}: it waits for {', '.join(waits)}"
 
 
-def splits_table(problem: AttentionProblem, gpu: GpuSpec, keys: Sequence[int] = SPLIT_KEYS) -> dict[int, int]:
-    """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
-    longer = {length: replace(problem, seq_kv=length, lengths=()) for length in keys}
-    return {length: rank_attention(each, gpu).best.config.num_splits for length, each in longer.items()}
-
-
 def flash_attn_arguments(problem: AttentionProblem, config: AttentionConfig) -> dict[str, object]:
     """Keyword arguments of flash-attn-4's `_flash_attn_fwd`."""
-    masked = problem.causal and not problem.window
-    return {
-        "causal": masked,
-        **({"window_size_left": problem.window, "window_size_right": 0} if problem.window else {}),
-        **({"softcap": problem.softcap} if problem.softcap else {}),
-        "tile_mn": (config.tile_m, config.tile_n),
-        "mma_pv_is_rs": config.pv_from_registers,
-        "intra_wg_overlap": config.overlap_in_group,
-        "num_splits": config.num_splits,
-        "pack_gqa": config.pack_gqa,
-    }
+    words: dict[str, object] = {"causal": problem.causal and not problem.window}
+    if problem.window:
+        words |= {"window_size_left": problem.window, "window_size_right": 0}
+    if problem.softcap:
+        words["softcap"] = problem.softcap
+    words |= {"tile_mn": (config.tile_m, config.tile_n), "mma_pv_is_rs": config.pv_from_registers}
+    words |= {"intra_wg_overlap": config.overlap_in_group, "num_splits": config.num_splits}
+    return words | {"pack_gqa": config.pack_gqa}
 
 
 def _flash_attention(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
@@ -126,9 +117,11 @@ def _flash_attention(problem: AttentionProblem, config: AttentionConfig, gpu: Gp
 
 
 def _splits(problem: AttentionProblem, _: AttentionConfig, gpu: GpuSpec) -> str:
+    """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
     if problem.seq_q != 1:
         raise InputError(f"seq_q is {problem.seq_q}; expected 1 for a table of splits")
-    table = splits_table(problem, gpu)
+    longer = {keys: replace(problem, seq_kv=keys, lengths=()) for keys in SPLIT_KEYS}
+    table = {keys: rank_attention(each, gpu).best.config.num_splits for keys, each in longer.items()}
     fields = {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
     fields |= {"max_num_splits": max(table.values()), "num_splits_by_seq_kv": table}
     sizes = {keys: -(-keys // splits) for keys, splits in table.items()}
@@ -142,7 +135,7 @@ EMITTERS: Mapping[str, _Emitter] = {
 }
 
 
-def emit_attention(target: str, problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
+def emitted(target: str, problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
     """The choice as a call of flash-attn-4, as a table of splits for FlashInfer and vLLM, or as JSON.
 
     Raises InputError for an unknown target, and for a choice that the target cannot express.

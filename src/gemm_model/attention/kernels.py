@@ -228,6 +228,11 @@ def _split_keys(problem: AttentionProblem) -> int:
     return 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
 
 
+def is_own(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> bool:
+    """Whether a configuration is the heuristic choice of its kernel's library."""
+    return resolved(problem, config, gpu) == resolved(problem, AttentionConfig(kernel=config.kernel), gpu)
+
+
 def _or(value: bool | None, default: bool) -> bool:
     return default if value is None else value
 

@@ -15,7 +15,7 @@ from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.attention.tiles import (
     busiest_sm,
-    masked_blocks,
+    masked,
     of_lengths,
     query_blocks,
     sampled_blocks,
@@ -80,8 +80,10 @@ class Demand:
     """Units of work of an SM: one CTA, or the CTAs that share an SM."""
     starts: FloatArray
     """CTAs that start for each unit of work [1]."""
-    sampled: tuple[FloatArray, FloatArray]
-    """Key blocks of sampled tiles, and those that a mask's edge crosses; shape (samples, rows)."""
+    edges: FloatArray
+    """Most key blocks of a tile that a mask's edge crosses."""
+    sampled: FloatArray
+    """Key blocks of sampled tiles; shape (samples, rows)."""
     weights: FloatArray
     """Weights of the samples in a mean [1]."""
     mean_blocks: FloatArray
@@ -118,9 +120,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     sampled, weights = sampled_blocks(batch)
     mean_blocks = (sampled * weights).sum(axis=0)
     loaders = np.where(batch.turns, 1.0, groups)
-    through_smem_clk = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
-    through_smem_clk /= silicon.smem_bytes_per_clk
-    traffic = _traffic(batch, silicon, ctas * mean_blocks)
+    through_smem = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
     pv_rows = np.where(batch.from_registers, 0.0, rows) + batch.readers * dim_v
@@ -141,7 +141,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         exponentials=scores * (numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
         copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
-        correction=rows * dim_v * numbers.output_slots / LANES + through_smem_clk,
+        correction=rows * dim_v * numbers.output_slots / LANES + through_smem / silicon.smem_bytes_per_clk,
         k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
         v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
         start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
@@ -149,10 +149,11 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
         tiles=tiles,
         starts=np.where(batch.persistent, once, 1.0),
-        sampled=(sampled, masked_blocks(batch, sampled)),
+        edges=masked(batch),
+        sampled=sampled,
         weights=weights,
         mean_blocks=mean_blocks,
-        **traffic,
+        **_traffic(batch, silicon, ctas * mean_blocks),
     )
 
 
@@ -221,20 +222,22 @@ class Times:
     """Times of the tiles of kernels at one clock [clk]."""
 
     ends: FloatArray
-    """Ends of tiles of 1, 2, ... BLOCKS_SIMULATED key blocks; shape (blocks, rows)."""
+    """Ends of tiles of 0, 1, ... BLOCKS_SIMULATED key blocks; shape (blocks, rows)."""
     period: FloatArray
     """Time of each later key block."""
     outside: FloatArray
     """Time of a tile before its first load and after its last product."""
     masked: FloatArray
+    """More time of a key block that a mask's edge crosses."""
+    edges: FloatArray
 
-    def tile_clk(self, blocks: FloatArray, masked: FloatArray) -> FloatArray:
-        """Time of a tile of `blocks` key blocks, of which `masked` are [clk]; the last axis is of the kernels."""
-        known = np.clip(blocks, 1.0, BLOCKS_SIMULATED).astype(np.int64) - 1
-        first = np.take_along_axis(self.ends, known, axis=0)
-        more = np.maximum(blocks - BLOCKS_SIMULATED, 0.0) * self.period
-        clk = first + more + masked * self.masked
-        return np.asarray(np.where(blocks > 0, clk, 0.0) + self.outside)
+    def tile_clk(self, blocks: FloatArray) -> FloatArray:
+        """Time of a tile of `blocks` key blocks [clk]; the last axis is of the kernels."""
+        few, rows = np.minimum(blocks, BLOCKS_SIMULATED), self.ends.shape[1]
+        whole = np.maximum(few.astype(np.int64), blocks > 0)
+        first = self.ends.take(whole * rows + np.arange(rows))
+        masked = np.minimum(self.edges, blocks) * self.masked
+        return np.asarray(first + (blocks - few) * self.period + masked + self.outside)
 
 
 def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> StageTimes:
@@ -264,11 +267,11 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     clk_per_byte = partial(_clk_per_byte, demand, sm_clk_mhz, at_work)
     apart, stages = batch.apart, stages_at(demand, sm_clk_mhz, at_work)
-    ends = np.empty((BLOCKS_SIMULATED, len(batch)))
+    ends = np.zeros((BLOCKS_SIMULATED + 1, len(batch)))
     for (groups, rings, overlap), rows in demand.pipelines:
         some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
         shape = {"groups": groups, "stages": rings, "blocks": BLOCKS_SIMULATED}
-        ends[:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
+        ends[1:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
     store = demand.store_bytes / numbers.store_bytes_per_clk
     period = (ends[-1] - ends[-3]) / 2.0
     units = (demand.groups * (demand.qk + demand.pv), demand.groups * demand.exponentials)
@@ -287,6 +290,7 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
         + demand.groups * demand.correction
         + store,
         masked=demand.masked,
+        edges=demand.edges,
     )
 
 
@@ -303,7 +307,7 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
     sharers = (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
     full, tail, alone = (times_at(demand, clock, each) for each in sharers)
-    sampled = (each.tile_clk(*demand.sampled) * demand.weights for each in (full, alone, tail))
+    sampled = (each.tile_clk(demand.sampled) * demand.weights for each in (full, alone, tail))
     mean, alone_clk, tail_clk = (each.sum(axis=0) for each in sampled)
     device = np.maximum(demand.l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
@@ -311,8 +315,7 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
 
     def tile_clk(rows: IntArray, blocks: FloatArray) -> FloatArray:
-        some = Times(**{name: getattr(full, name)[..., rows] for name in Times.__slots__})
-        return some.tile_clk(blocks, masked_blocks(batch[rows], blocks))
+        return Times(**{name: getattr(full, name)[..., rows] for name in Times.__slots__}).tile_clk(blocks)
 
     last = share * busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail_clk, 0.0), 0.0)
@@ -337,7 +340,7 @@ class AttentionModel:
         """Predictions of kernels; raises RefusedKernelError for those that cannot run."""
         batch = batch_of(kernels, self.gpu)
         kinds = np.array([problem.dtype.math_kind for problem, _ in kernels])
-        rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in kinds.tolist()}
+        rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds.tolist())}
         own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
         parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
         found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
@@ -352,8 +355,7 @@ class AttentionModel:
         sms = self.gpu.sm_count
         for _ in range(CLOCK_STEPS):
             times = times_at(demand, clock, np.minimum(demand.tiles, sms))
-            blocks = demand.mean_blocks[None, :]
-            mean = times.tile_clk(blocks, masked_blocks(batch, blocks))[0]
+            mean = times.tile_clk(demand.mean_blocks)
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)
 

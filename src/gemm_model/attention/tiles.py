@@ -17,7 +17,7 @@ TileClk = Callable[[IntArray, FloatArray], FloatArray]
 _Clk = Callable[[FloatArray], FloatArray]
 SAMPLED = 64
 """Query blocks sampled for the mean work of a sequence [blocks]; all masks; chosen: evenly spaced."""
-ROUNDS = 6
+ROUNDS = 3
 """Last rounds of tiles that are dealt one by one [rounds]; unequal tiles; chosen: earlier rounds are even."""
 SHORT_SHARE = 0.6
 """Longest last tile that fills gaps, over the longest tile [1]; longest first; chosen."""
@@ -57,15 +57,14 @@ def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(np.ceil(blocks / batch.splits), 0.0))
 
 
-def masked_blocks(batch: AttentionBatch, blocks: FloatArray) -> FloatArray:
-    """Key blocks whose scores are masked: the last one, and those that an edge of the mask crosses."""
-    rows = batch.tile_m / batch.packed
-    diagonal = np.where(batch.causal, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
-    left = np.where(batch.window > 0, np.ceil(rows / batch.tile_n) + 0.5, 0.0)
+def masked(batch: AttentionBatch) -> FloatArray:
+    """Most key blocks of a tile whose scores are masked: the last one, and those that an edge of the mask crosses."""
+    edge = np.ceil(batch.tile_m / batch.packed / batch.tile_n) + 0.5
     # cuDNN masks every block where the last one is not whole.
-    cudnn = batch.kernel == KERNELS.index("cudnn_attention")
-    left = np.where(cudnn & batch.turns & ~batch.causal & (batch.seq_kv % batch.tile_n > 0), blocks, left)
-    return np.asarray(np.minimum(np.maximum(diagonal, 1.0) + left, blocks))
+    every = batch.turns & ~batch.causal & (batch.kernel == KERNELS.index("cudnn_attention"))
+    every &= batch.seq_kv % batch.tile_n > 0
+    left = np.where(every, np.inf, np.where(batch.window > 0, edge, 0.0))
+    return np.asarray(np.maximum(np.where(batch.causal, edge, 0.0), 1.0) + left)
 
 
 class TileOrder:
@@ -100,7 +99,7 @@ class TileOrder:
 
     def _left(self, section: FloatArray) -> FloatArray:
         """Heads of a section, fewer in the last."""
-        return np.clip(self.heads - section * self.together, 1.0, self.together)
+        return np.maximum(np.minimum(self.heads - section * self.together, self.together), 1.0)
 
 
 def sampled_blocks(batch: AttentionBatch) -> tuple[FloatArray, FloatArray]:
@@ -119,11 +118,12 @@ def busiest_sm(
     `mean_clk` is the mean time of a tile; `tile_clk(rows, blocks)` gives the times of tiles from their key
     blocks. Equal tiles take whole rounds; of unequal ones the last ROUNDS rounds are dealt one by one.
     """
-    rounds = np.ceil(tiles / workers)
-    result = rounds * mean_clk
+    result = np.ceil(tiles / workers) * mean_clk
     uneven = batch.causal & (query_blocks(batch) > 1.0) & (tiles < MOST_COUNTED)
-    # Rows with as many rounds, and with runs of one tile or more, are dealt together: their arrays are as long.
-    alike = np.minimum(rounds, ROUNDS) + 0.5 * (TileOrder(batch).together > 1.0)
+    order, before = TileOrder(batch), np.maximum(np.ceil(tiles / workers) - ROUNDS, 0.0) * workers
+    # Rows with about as many runs are dealt together: their arrays are as long.
+    runs = order.run_of(tiles - 1.0) - order.run_of(before)
+    alike = np.ceil(np.log2(np.maximum(runs, 0.0) + 1.0))
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
         result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], partial(tile_clk, rows))
@@ -133,24 +133,25 @@ def busiest_sm(
 def _dealt(
     rows: AttentionBatch, tiles: FloatArray, workers: int, mean_clk: FloatArray, tile_clk: _Clk
 ) -> FloatArray:
-    """The busiest SM's time of rows with as many rounds [clk]; `dealt` are times of tiles by row, round and SM."""
-    rounds, order = int(np.ceil(tiles / workers).clip(max=ROUNDS).max()), TileOrder(rows)
-    even_rounds = np.maximum(np.ceil(tiles / workers) - ROUNDS, 0.0)
-    before = even_rounds * workers
+    """The busiest SM's time of each row [clk]; `dealt` are times of tiles by row, round and SM, rounds last."""
+    order, rounds = TileOrder(rows), np.ceil(tiles / workers)
+    before = np.maximum(rounds - ROUNDS, 0.0) * workers
     first, last = order.run_of(before), order.run_of(tiles - 1.0)
     block, begin = order.block_of(first + np.arange((last - first).max() + 2.0)[:, None])
-    begin = np.vstack([np.clip(begin, before, tiles), before + rounds * workers])
-    # After the last tile there is nothing.
-    clk = np.vstack([tile_clk(key_blocks(rows, block[:-1])), np.zeros(len(rows))])
-    counts = np.diff(begin, axis=0).astype(np.int64)
-    dealt = np.repeat(clk.T.ravel(), counts.T.ravel()).reshape(len(rows), rounds, workers)
-    even_clk = np.maximum(tiles * mean_clk - dealt.sum(axis=(1, 2)), 0.0) / workers
-    loads = np.where(even_rounds > 0, even_clk, 0.0)[:, None] + dealt[:, 0]
-    for step in range(1, rounds):
-        loads = np.sort(loads) + dealt[:, step]
+    begin = np.maximum(np.minimum(begin, tiles), before)
+    begin = np.vstack([(rounds - ROUNDS) * workers, begin, rounds * workers])
+    # Before the first tile and after the last one there is nothing.
+    clk = np.pad(tile_clk(key_blocks(rows, block[:-1])), ((1, 1), (0, 0)))
+    counts = np.diff(begin, axis=0)
+    dealt = np.repeat(clk.T.ravel(), counts.T.ravel().astype(np.int64)).reshape(len(rows), ROUNDS, workers)
+    even_clk = np.maximum(tiles * mean_clk - (clk * counts).sum(axis=0), 0.0) / workers
+    loads = np.where(before > 0, even_clk, 0.0)[:, None] + dealt[:, 0]
+    for step in range(1, ROUNDS):
+        loads.sort(axis=1)
+        loads += dealt[:, step]
     # An SM takes a tile whenever it is free, not one a round, so short tiles fill the gaps beside long ones.
     last_clk = dealt[:, -1].sum(axis=1) / np.maximum((dealt[:, -1] > 0).sum(axis=1), 1)
-    longest_clk = dealt.max(axis=(1, 2))
+    longest_clk = np.where(counts > 0, clk, 0.0).max(axis=0)
     short_clk = np.where(last_clk < SHORT_SHARE * longest_clk, 0.5 * last_clk, np.inf)
     late_clk = np.where(rows.longest_first, short_clk, LATE_SHARE * longest_clk)
     filled = np.maximum(tiles * mean_clk / workers + late_clk, longest_clk)

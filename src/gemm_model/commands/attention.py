@@ -7,16 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gemm_model.attention.choice import (
-    AttentionChoice,
-    AttentionRanking,
-    emit_attention,
-    rank_attention,
-    why_not,
-)
+from gemm_model.attention.choice import AttentionChoice, AttentionRanking, emitted, rank_attention, why_not
 from gemm_model.attention.explanation import AttentionWorld, attention_difference, explain_attention
+from gemm_model.attention.kernels import is_own
 from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import EXAMPLE, KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
@@ -30,6 +25,9 @@ from gemm_model.report.document import Document, File, plain, screen_text, text_
 from gemm_model.report.page.attention import attention_page
 from gemm_model.timeline.attention import simulate_kernel
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 OPTIONS = ("attention", "attention_config")
 
 
@@ -38,12 +36,8 @@ def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> No
     text = f"an attention, in place of a GEMM: '{EXAMPLE}' (default: none)"
     parser.add_argument("--attention", metavar="WORDS", help=text)
     if config:
-        parser.add_argument(
-            "--attention-config",
-            metavar="WORDS",
-            default=AttentionConfig().kernel,
-            help="its kernel, such as 'flash_attention tile=128x128 num_splits=4 pack_gqa=0'",
-        )
+        text = "its kernel, such as 'flash_attention tile=128x128 num_splits=4 pack_gqa=0'"
+        parser.add_argument("--attention-config", metavar="WORDS", default=KERNELS[0], help=text)
 
 
 def asked(args: argparse.Namespace) -> bool:
@@ -181,7 +175,7 @@ def rank(args: argparse.Namespace) -> Document:
         row = {"config": args.why_not, "answer": text}
         result: dict[str, Any] = {"problem": asked, "why_not": row}
     elif args.emit is not None:
-        row = {"target": args.emit, "text": (text := emit_attention(args.emit, problem, best, chosen.gpu))}
+        row = {"target": args.emit, "text": (text := emitted(args.emit, problem, best, chosen.gpu))}
         result = {"problem": asked, "kernel": dict(best.fields), "emit": row}
     else:
         return _ranking(chosen, ranking, asked, args.top)
@@ -197,16 +191,10 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
     band = ranking.best.prediction.error_band or 0.0
     tied = sum(choice.prediction.runtime_us <= best_us * (1.0 + band) for choice in ranking.choices) - 1
     shown = list(zip(rows, ranking.choices, strict=False))
-    result: dict[str, Any] = {
-        "problem": asked,
-        "candidates": len(ranking.choices),
-        "kernels": len(ranking.choices),
-        "tied_with_best": tied,
-        "reason": ranking.reason,
-        "library_choice": _choice(ranking.own),
-        "gain": ranking.gain,
-        "choices": [{**row, "prediction": prediction_fields(each.prediction)} for row, each in shown],
-    }
+    count = len(ranking.choices)
+    result = {"problem": asked, "candidates": count, "kernels": count, "tied_with_best": tied}
+    result |= {"reason": ranking.reason, "library_choice": _choice(ranking.own), "gain": ranking.gain}
+    result["choices"] = [{**row, "prediction": prediction_fields(each.prediction)} for row, each in shown]
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
     table = [{**asked, **_place(chosen), **each.config.fields, **row} for row, each in shown]
@@ -216,14 +204,9 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:
     config = choice.config
-    return {
-        "kernel": config.kernel,
-        "tile": f"{config.tile_m}x{config.tile_n}",
-        "pack_gqa": int(bool(config.pack_gqa)),
-        "num_splits": config.num_splits,
-        "predicted_us": choice.prediction.runtime_us,
-        "limiter": choice.prediction.limiter,
-    }
+    row: dict[str, Any] = {"kernel": config.kernel, "tile": f"{config.tile_m}x{config.tile_n}"}
+    row |= {"pack_gqa": int(bool(config.pack_gqa)), "num_splits": config.num_splits}
+    return row | {"predicted_us": choice.prediction.runtime_us, "limiter": choice.prediction.limiter}
 
 
 def explore(args: argparse.Namespace) -> Document:
@@ -246,20 +229,14 @@ def explain(args: argparse.Namespace) -> Document:
     found = explain_attention(world, args.what_if)
     prediction = found.prediction
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
-    result: dict[str, Any] = {
-        "problem": problem_fields(world.problem),
-        "kernel": world.config.fields,
-        "prediction": prediction_fields(prediction),
-        "limiter": found.limiter,
-        "mechanisms": found.units,
-        "wave_occupancy": tiles / (-(-tiles // sms) * sms) if tiles else 0.0,
-    }
+    result: dict[str, Any] = {"problem": problem_fields(world.problem), "kernel": world.config.fields}
+    result |= {"prediction": prediction_fields(prediction), "limiter": found.limiter}
+    result["mechanisms"] = found.units
+    result["wave_occupancy"] = tiles / (-(-tiles // sms) * sms) if tiles else 0.0
 
     def text() -> str:
-        units = [
-            {"unit": each.name, "elasticity": f"{each.elasticity:.0%}", "what it is": each.meaning}
-            for each in found.units
-        ]
+        told = [(each.name, f"{each.elasticity:.0%}", each.meaning) for each in found.units]
+        units = [dict(zip(("unit", "elasticity", "what it is"), each, strict=True)) for each in told]
         first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
@@ -277,23 +254,25 @@ def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> 
 
 
 def rank_table(args: argparse.Namespace) -> Document:
-    """The fastest configuration of each problem of a table."""
+    """The fastest configuration of each problem of a table, of the measured ones where it has times of several."""
     import pandas as pd
 
-    from gemm_model.tables.attention import CONFIG_COLUMNS, attention_rows, understood_kernels
-    from gemm_model.tables.schema import place_of, table_name
+    from gemm_model.tables.accuracy import shape_columns
+    from gemm_model.tables.attention import CONFIG_COLUMNS, attention_rows, of_row, understood_kernels
     from gemm_model.tables.table import read_table
 
     frame = understood_kernels(read_table(args.input))
     common.take_card(args, [frame])
     chosen = _settings(args, "family", "input", how="with a table of attention")
+    if "runtime_us" in frame and frame.duplicated(shape_columns(frame)).any():
+        return _measured_choices(chosen, frame)
     model, found = _model(chosen), []
     with common.progress("ranking", len(frame)) as advance:
         for place, (problem, _) in enumerate(attention_rows(frame)):
             try:
                 ranking = rank_attention(problem, chosen.gpu, args.family, model)
             except InputError as error:
-                raise InputError(f"{table_name(frame)}: {place_of(frame, place)}: {error}") from None
+                raise of_row(frame, place, error) from None
             best = ranking.best.prediction
             told = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
             found.append({**_place(chosen), **ranking.best.config.fields, **told, "gain": ranking.gain})
@@ -302,3 +281,29 @@ def rank_table(args: argparse.Namespace) -> Document:
     rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)
     kept = ("seq_q", "seq_kv", "predicted_us", "limiter")
     return common.document(chosen, rows=rows, notes=model.gpu.caveats, text=lambda: screen_text(rows, kept))
+
+
+def _measured_choices(chosen: Settings, frame: pd.DataFrame) -> Document:
+    """Of each problem's measured configurations the one predicted fastest, beside the library's own and the best."""
+    from gemm_model.api import predict_table
+    from gemm_model.tables.accuracy import choice_figures, shape_columns
+    from gemm_model.tables.attention import COLUMNS, attention_rows
+
+    found = predict_table(frame, chosen.gpu, options=chosen.options)
+    found = found[found["disposition"] == "ok"].reset_index(drop=True)
+    found["own"] = [is_own(*kernel, chosen.gpu) for kernel in attention_rows(found)]
+    found["library_us"] = found["runtime_us"].where(found["own"])
+    kernel = ["kernel"] if "kernel" in found else []
+    shapes = found.groupby([*shape_columns(found), *kernel], sort=False, dropna=False)
+    found[["best_us", "library_us"]] = shapes[["runtime_us", "library_us"]].transform("min")
+    rows = found.loc[shapes["predicted_us"].idxmin()[shapes.size() > 1]].dropna(subset="library_us")
+    if rows.empty:
+        raise InputError("no problem has times of the library's own kernel and of others; expected both")
+    rows["over_library"] = rows["library_us"] / rows["runtime_us"] - 1.0
+    rows["of_best"] = rows["best_us"] / rows["runtime_us"]
+    told = (choice_figures(rows["best_us"] / rows[name]) for name in ("runtime_us", "library_us"))
+    words = [f"{each.mean:.1%} (p5 {each.p5:.1%})" for each in told]
+    notes = ["of the best measured speed first choices reach {}, the library's own {}".format(*words)]
+    kept = ["predicted_us", "runtime_us", "library_us", "over_library", "of_best"]
+    rows = rows[[*(name for name in COLUMNS if name in rows), *kept]]
+    return common.document(chosen, rows=rows, notes=notes, text=lambda: screen_text(rows, ("seq_q", *kept)))

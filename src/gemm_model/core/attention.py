@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import nan
+from operator import attrgetter
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
-from gemm_model.core.sizes import is_whole, require_size
+from gemm_model.core.sizes import MAX_SIZE, is_whole, require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
 """Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""
@@ -25,6 +26,7 @@ EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 MASKS = ("full", "causal")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
 CHECKED = (*SIZES, "window", "page_size")
+SIZES_OF = attrgetter(*CHECKED)
 WORDS = (*CHECKED, "dtype", "softcap", "lengths")
 FLAGS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
 FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
@@ -60,8 +62,9 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        for name in CHECKED:
-            if getattr(self, name) != 0 or name not in MAY_BE_0:
+        for name, size in zip(CHECKED, SIZES_OF(self), strict=True):
+            # Python's own ints take no call: tables make thousands of problems.
+            if not (type(size) is int and 0 < size <= MAX_SIZE) and (size != 0 or name not in MAY_BE_0):
                 require_size(self, name)
         if self.dtype.name not in OPERANDS:
             raise InputError(f"in_dtype is {self.dtype.name}; expected one of {', '.join(OPERANDS)}")
@@ -77,13 +80,13 @@ class AttentionProblem:
 
     def _fill_in(self) -> None:
         """Put what 0 stands for in its place."""
-        defaults = (("kv_heads", self.heads), ("head_dim_v", self.head_dim))
-        found = {name: value for name, value in defaults if getattr(self, name) == 0}
+        for name, other in (("kv_heads", "heads"), ("head_dim_v", "head_dim")):
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, getattr(self, other))
         if self.lengths:
-            queries, keys = map(max, zip(*self.lengths, strict=True))
-            found |= {"batch": len(self.lengths), "seq_q": queries, "seq_kv": keys}
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
+            sizes = (len(self.lengths), *map(max, zip(*self.lengths, strict=True)))
+            for name, value in zip(("batch", "seq_q", "seq_kv"), sizes, strict=True):
+                object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, *, dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
@@ -103,9 +106,7 @@ class AttentionProblem:
         words, known = re.split(r"[\s,]+", text.strip()), f"words as in '{EXAMPLE}'"
         masks = [words.pop(place) for place in reversed(range(len(words))) if words[place] in MASKS]
         if len(masks) != 1:
-            raise InputError(
-                f"attention names {len(masks)} masks; expected full or causal, as in '{EXAMPLE}'"
-            )
+            raise InputError(f"attention names {len(masks)} masks; expected full or causal, as '{EXAMPLE}'")
         values = _words("attention", words, WORDS, known)
         for name in ("heads", "head_dim", "lengths" if "lengths" in values else "seq_q"):
             if name not in values:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,21 +51,30 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
 
 def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made]) -> list[_Made]:
     """What `make` makes of the values of some columns in each row, once of equal ones."""
-    names = [name for name in columns if name in frame]
-    texts = [
-        np.array([text.strip() for text in found], dtype=object)[codes]
-        for codes, found in (text_codes(frame[name]) for name in names)
-    ]
-    value, known, found = lru_cache(maxsize=None)(value_of), {}, []
-    for position, cells in enumerate(zip(*texts, strict=True) if names else [()] * len(frame)):
-        if cells not in known:
-            told = zip(names, cells, strict=True)
+    names, cells, known, found = [name for name in columns if name in frame], [], {}, []
+    for name in names:
+        codes, texts = text_codes(frame[name])
+        values = np.empty(len(texts), dtype=object)
+        for code, text in enumerate(map(str.strip, texts)):
             try:
-                known[cells] = make(**{name: value(name, text) for name, text in told if text})
+                values[code] = value_of(name, text) if text else None
             except InputError as error:
-                raise InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}") from None
-        found.append(known[cells])
+                raise of_row(frame, int(np.argmax(codes == code)), error) from None
+        cells.append(values[codes].tolist())
+    for position, row in enumerate(zip(*cells, strict=True) if names else [()] * len(frame)):
+        if row not in known:
+            told = {name: value for name, value in zip(names, row, strict=True) if value is not None}
+            try:
+                known[row] = make(**told)
+            except InputError as error:
+                raise of_row(frame, position, error) from None
+        found.append(known[row])
     return found
+
+
+def of_row(frame: pd.DataFrame, position: int, error: InputError) -> InputError:
+    """An error with the table and row that it is about."""
+    return InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}")
 
 
 def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> BatchPrediction:
@@ -78,7 +86,6 @@ def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> Batch
 
 
 def _problem(in_dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
-    for name in ("heads", "head_dim"):
-        if name not in sizes:
-            raise InputError(f"{name} is empty; expected a positive whole number")
+    if missing := [name for name in ("heads", "head_dim") if name not in sizes]:
+        raise InputError(f"{missing[0]} is empty; expected a positive whole number")
     return AttentionProblem.of(dtype=in_dtype, **sizes)
