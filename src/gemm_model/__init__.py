@@ -32,63 +32,23 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "AttentionConfig": "gemm_model.core.attention",
-    "AttentionProblem": "gemm_model.core.attention",
-    "ConvProblem": "gemm_model.core.conv",
-    "Epilogue": "gemm_model.core.epilogue",
-    "expected_time": "gemm_model.choice.expected",
-    "explain": "gemm_model.kernel_model.explanation",
-    "families": "gemm_model.kernels.registry",
-    "Parallelism": "gemm_model.serving.layers",
-    "predict": "gemm_model.api",
-    "predict_model": "gemm_model.serving.model_time",
-    "predict_table": "gemm_model.api",
-    "GpuSpec": "gemm_model.core.gpu",
-    "GroupedGemm": "gemm_model.core.grouped",
-    "load_gpu": "gemm_model.core.gpu",
-    "KernelConfig": "gemm_model.core.kernel_config",
-    "models": "gemm_model.models",
-    "Prediction": "gemm_model.core.prediction",
-    "GemmProblem": "gemm_model.core.problem",
-    "rank": "gemm_model.choice.selection",
-    "rank_routing": "gemm_model.choice.expected",
-    "Ranker": "gemm_model.choice.selection",
-    "Routing": "gemm_model.core.routing",
-    "Step": "gemm_model.serving.model_parts",
-    "InputError": "gemm_model.core.errors",
-    "GemmTimer": "gemm_model.integrations.torch_timer",
-    "triton_perf_model": "gemm_model.integrations.triton",
+    **{"predict": "api", "predict_table": "api", "expected_time": "choice.expected"},
+    **{"rank_routing": "choice.expected", "Ranker": "choice.selection", "rank": "choice.selection"},
+    **{"AttentionConfig": "core.attention", "AttentionProblem": "core.attention"},
+    **{"ConvProblem": "core.conv", "Epilogue": "core.epilogue", "InputError": "core.errors"},
+    **{"GpuSpec": "core.gpu", "load_gpu": "core.gpu", "GroupedGemm": "core.grouped"},
+    **{"KernelConfig": "core.kernel_config", "Prediction": "core.prediction"},
+    **{"GemmProblem": "core.problem", "Routing": "core.routing", "GemmTimer": "integrations.torch_timer"},
+    **{"triton_perf_model": "integrations.triton", "explain": "kernel_model.explanation"},
+    **{"families": "kernels.registry", "models": "models", "Parallelism": "serving.layers"},
+    **{"Step": "serving.model_parts", "predict_model": "serving.model_time"},
 }
+"""Of each name its module in this package."""
 
-__all__ = [
-    "AttentionConfig",
-    "AttentionProblem",
-    "ConvProblem",
-    "Epilogue",
-    "GemmProblem",
-    "GemmTimer",
-    "GpuSpec",
-    "GroupedGemm",
-    "InputError",
-    "KernelConfig",
-    "Parallelism",
-    "Prediction",
-    "Ranker",
-    "Routing",
-    "Step",
-    "expected_time",
-    "explain",
-    "families",
-    "gpus",
-    "load_gpu",
-    "models",
-    "predict",
-    "predict_model",
-    "predict_table",
-    "rank",
-    "rank_routing",
-    "triton_perf_model",
-]
+__all__ = ["AttentionConfig", "AttentionProblem", "ConvProblem", "Epilogue", "GemmProblem", "GemmTimer"]
+__all__ += ["GpuSpec", "GroupedGemm", "InputError", "KernelConfig", "Parallelism", "Prediction", "Ranker"]
+__all__ += ["Routing", "Step", "expected_time", "explain", "families", "gpus", "load_gpu", "models"]
+__all__ += ["predict", "predict_model", "predict_table", "rank", "rank_routing", "triton_perf_model"]
 
 
 def __getattr__(name: str) -> Any:
@@ -102,7 +62,7 @@ def __getattr__(name: str) -> Any:
     from gemm_model.core.errors import MissingExtraError
 
     try:
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module(f"gemm_model.{_HOMES[name]}"), name)
     except MissingExtraError as missing:
         return _absent(name, missing)
     return found

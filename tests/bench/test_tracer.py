@@ -73,7 +73,7 @@ class FakeTracer:
 def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
     fake = FakeTracer(launches=20)
     monkeypatch.setattr(tracer, "_run", fake)
-    (trace,) = tracer.trace_rows([row()], H200, OPTIONS)
+    (trace,) = tracer.trace_rows([row()], lambda: H200, OPTIONS)
     assert trace.info.untraced_us == 1.25
     # The median of the last 36 lifetimes less the first of every four (1.36, 1.32, ..., 1.04 us), and 1.6 us
     # over it.
@@ -100,7 +100,7 @@ def test_a_row_is_timed_without_the_tracer_and_traced_with_it(monkeypatch):
 def test_parts_of_epilogues_are_traced_where_they_are_asked_for(monkeypatch):
     fake = FakeTracer(launches=18)
     monkeypatch.setattr(tracer, "_run", fake)
-    tracer.trace_rows([row()], H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
+    tracer.trace_rows([row()], lambda: H200, tracer.TraceOptions(device=DEVICE, stores=True, waits=False))
     assert not {"--waits", "--no-stores"} & set(fake.commands["ranges"])
 
 
@@ -220,7 +220,7 @@ def test_nobody_waits_for_the_turn_of_one_that_ended(monkeypatch, tmp_path):
 def test_what_is_missing_is_told(monkeypatch, fake, message):
     monkeypatch.setattr(tracer, "_run", fake)
     with pytest.raises(InputError, match="expected") as refused:
-        tracer.trace_rows([row()], H200, OPTIONS)
+        tracer.trace_rows([row()], lambda: H200, OPTIONS)
     assert message in str(refused.value)
 
 

@@ -13,22 +13,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
 
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.worker import Worker
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.timeline.iket import WAIT_DATA, WAIT_STAGE
+from gemm_model.timeline import WAIT_DATA, WAIT_STAGE
 
 if TYPE_CHECKING:
     from gemm_model.bench.torch_device import TorchDevice
@@ -52,6 +56,8 @@ launch fill a megabyte, and medians of 27 launches that scatter by 4 % lie withi
 SCRATCH_BYTES = 2**26
 """Room for the partial sums of a split kernel [B]; one that needs more takes its own; chosen: 16 million
 sums."""
+SECOND_RUN = "second-run"
+"""The socket at which the second run finds a copy of the first, in the folder where both run."""
 STORE_RANGES = "epi_"
 """What QuACK's ranges of an epilogue's parts begin with."""
 
@@ -90,6 +96,43 @@ class Turns:
         if not self._alone:
             (self._folder / f"prepared.{self._part}").touch()
 
+    @staticmethod
+    def run_copy() -> int | None:
+        """The exit code of the first run's copy in place of this process; None where this is the first run."""
+        if not Path(SECOND_RUN).exists():
+            return None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(SECOND_RUN)
+            socket.send_fds(connection, [json.dumps(dict(os.environ)).encode()], [1, 2])
+            code = connection.recv(8)
+            connection.recv(8)  # It ends, and the tracer writes what it saw.
+        return int(code or 1)
+
+    @staticmethod
+    def leave_copy(folder: Path) -> int | None:
+        """None; and in a copy of this process once the second run asks for it, the connection to that.
+
+        Imports take 15 s, and the tracer tells a second run by environment variables alone, which CUDA reads
+        when it starts: the copy, which has not met the card, takes them over, with the second run's output.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(SECOND_RUN)
+        listener.listen()
+        if os.fork():
+            listener.close()
+            return None
+        # The tracer waits for the end of its first run's output.
+        _write_to([os.open(os.devnull, os.O_WRONLY)] * 2)
+        listener.settimeout(1.0)
+        while folder.exists() and not _over(folder).exists():
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                words, files, *_ = socket.recv_fds(connection, 2**20, 2)
+                _write_to(files)
+                os.environ.update(json.loads(words))
+                return connection.detach()
+        os._exit(0)
+
     def lend(self, operands: bytes) -> None:
         """Tell the other parts where the operands lie."""
         _publish(self._folder / "operands", operands)
@@ -109,6 +152,11 @@ class Turns:
             why = _over(self._folder).read_text()
             raise InputError(f"another process that measures the same kernels ended: {why}")
         time.sleep(POLL_S)
+
+
+def _write_to(files: Sequence[int]) -> None:
+    for own, file in enumerate(files, start=1):
+        os.dup2(file, own)
 
 
 def end_turns(folder: Path, why: str) -> None:
@@ -186,6 +234,18 @@ def drop_store_ranges() -> None:
     iket.range_push, iket.range_pop = push_kept, pop_kept
 
 
+def import_libraries(device: str, worker: Worker, rows: list[dict[str, Any]]) -> None:
+    """Import what the rows need, without the card.
+
+    QuACK asks for it as it is imported, and a copy of a process that has met the card cannot use it.
+    """
+    import_module(device.partition(":")[0])
+    torch = sys.modules.get("torch")
+    with nullcontext() if torch is None else patch.object(torch.cuda, "is_available", return_value=False):
+        for row in rows:
+            worker.provider(row["kernel"])
+
+
 def run_rows(worker: Worker, rows: list[dict[str, Any]], part: str, turns: Turns) -> list[dict[str, Any]]:
     """One reply a row: `kernel_us` where it is timed. Where a row cannot run, why; then none is launched."""
     asked = [row_from_columns(cells) for cells in rows]
@@ -254,21 +314,33 @@ def main() -> int:
     parser.add_argument("--waits", action="store_true", help="add ranges for each wait of the ring")
     parser.add_argument("--no-stores", action="store_true", help="drop the ranges of an epilogue's parts")
     arguments = parser.parse_args()
+    code = Turns.run_copy() if arguments.part == RANGES else None
+    if code is not None:
+        return code
     if arguments.waits:
         add_wait_ranges()
     if arguments.no_stores:
         drop_store_ranges()
     rows = json.loads(arguments.rows.read_text())
-    turns = Turns(arguments.turns, arguments.part)
+    second_run = None
     try:
-        replies = run_rows(Worker(arguments.device), rows, arguments.part, turns)
+        worker = Worker(arguments.device)
+        import_libraries(arguments.device, worker, rows)
+        if arguments.part == RANGES:
+            second_run = Turns.leave_copy(arguments.turns)
+        replies = run_rows(worker, rows, arguments.part, Turns(arguments.turns, arguments.part))
     except BaseException as error:
         end_turns(arguments.turns, f"{type(error).__name__}: {error}")
-        raise
+        if second_run is None:
+            raise
+        traceback.print_exc()
+        os._exit(1)
     arguments.replies.write_text(json.dumps(replies))
     for reply in replies:
         if reply["disposition"] != "ok":
             end_turns(arguments.turns, f"{reply['disposition']} ({reply['detail']})")
+    if second_run is not None:
+        os.write(second_run, b"0")
     return 0
 
 

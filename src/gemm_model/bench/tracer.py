@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -128,7 +128,7 @@ def batches(rows: Sequence[Row], gpu: GpuSpec, *, stores: bool = False) -> list[
     return found
 
 
-def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list[Trace]:
+def trace_rows(rows: Sequence[Row], gpu: Callable[[], GpuSpec], options: TraceOptions) -> list[Trace]:
     """The traces of some rows, in one run of the tracer: phases are medians of all launches that count.
 
     Raises InputError for a kernel that does not run, and where events are lost.
@@ -145,7 +145,7 @@ def trace_rows(rows: Sequence[Row], gpu: GpuSpec, options: TraceOptions) -> list
         names = [own[0].kernel_name for own in counted]
         unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_TURNS)
     kernels = [
-        replace(traced_kernel(row, gpu), untraced_us=reply["kernel_us"], unranged_us=lived_us)
+        replace(traced_kernel(row, gpu()), untraced_us=reply["kernel_us"], unranged_us=lived_us)
         for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)
     ]
     found = [

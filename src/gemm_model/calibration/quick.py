@@ -16,6 +16,7 @@ from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, batch_of
 from gemm_model.core.dtypes import operand_type
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -84,10 +85,12 @@ def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Rand
 
 
 def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
-    """The common tiles, clusters and swizzles that the family has for a type on a GPU."""
+    """The common tiles, clusters and swizzles that the family has for a type on a GPU; InputError if none."""
     kernels = configs_of(SWEPT["common"], kernel=family.name)
     any_size = GemmProblem.of(4096, 4096, 4096, dtype)
     legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
+    if not legal.any():
+        raise InputError(f"plans hold no tiles that {family.name} has for {dtype} on {gpu.name}")
     return [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
 
 

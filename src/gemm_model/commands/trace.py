@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
-from gemm_model.core.gpu import load_gpu
+from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.report.document import Document, csv_text
 from gemm_model.timeline.chrome_trace import write_chrome_trace
@@ -91,18 +92,29 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
         every_warp=args.all_warps,
         keep=args.keep,
     )
-    worker = WorkerProcess(options.device)
+    found: dict[int, Trace] = {}
+    with ThreadPoolExecutor(1) as pool:
+        gpu = pool.submit(_gpu, options.device)
+        # One kernel is traced while the card is described.
+        for batch in batches(rows, gpu.result(), stores=args.stores) if len(rows) > 1 else [[0]]:
+            common.words(f"tracing {len(batch)} kernels")
+            try:
+                traces = trace_rows([rows[i] for i in batch], gpu.result, options)
+            except InputError:
+                gpu.result()  # Without a GPU, that is why.
+                raise
+            found |= zip(batch, traces, strict=True)
+    return [found[index] for index in range(len(rows))]
+
+
+def _gpu(device: str) -> GpuSpec:
+    """The GPU of this machine."""
+    worker = WorkerProcess(device)
     try:
         card = describe_card(worker)
     finally:
         worker.close()
-    gpu = load_gpu(base_gpu(card["gpu_name"], {name: load_gpu_mapping(name) for name in gpu_names()}))
-    found: list[Trace | None] = [None] * len(rows)
-    for batch in batches(rows, gpu, stores=args.stores):
-        common.words(f"tracing {len(batch)} kernels")
-        for index, trace in zip(batch, trace_rows([rows[i] for i in batch], gpu, options), strict=True):
-            found[index] = trace
-    return [trace for trace in found if trace is not None]
+    return load_gpu(base_gpu(card["gpu_name"], {name: load_gpu_mapping(name) for name in gpu_names()}))
 
 
 def _trace_table(args: argparse.Namespace) -> Document:

@@ -14,18 +14,8 @@ from typing import Any
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.errors import InputError
 
-__all__ = [
-    "COMMAND_LINE",
-    "CONFIG_DIR",
-    "ResolvedConfig",
-    "gpu_names",
-    "is_yaml_file",
-    "load_config",
-    "load_gpu_mapping",
-    "model_names",
-    "read_yaml_mapping",
-    "resolve_config",
-]
+__all__ = ["COMMAND_LINE", "CONFIG_DIR", "ResolvedConfig", "gpu_names", "is_yaml_file", "load_config"]
+__all__ += ["load_gpu_mapping", "model_names", "read_yaml_mapping", "resolve_config"]
 
 CONFIG_DIR = Path(__file__).parent
 OF_ONE_CARD = ("name", "device_names", "validated")

@@ -8,7 +8,6 @@ Its documentation shows the same with names and locations in place of their posi
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from gemm_model.core.errors import InputError
+from gemm_model.timeline import WAIT_DATA, WAIT_STAGE
 from gemm_model.timeline.kernel_timeline import DATA, NEXT_TILE, SOURCE_MATRIX, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
@@ -29,8 +30,6 @@ Each = TypeVar("Each")
 
 WARPS_PER_GROUP = 4
 STAGE = "a free stage"
-WAIT_DATA, WAIT_STAGE = "wait_data", "wait_stage"
-"""Ranges that this package adds to a library's own: one for each k tile."""
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
 """Ranges that hold one tile of their warp, with the activity of each."""
 PARTS = {
@@ -51,13 +50,16 @@ LOST = re.compile(r"Trace incomplete: (\d+) warp record")
 """The tracer's message about warps whose events did not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarpPlace:
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number of the tracer's file: arrays can hold it."""
+
+
+class WarpPlace(msgspec.Struct, frozen=True, rename={"sm": "smId", "cta": "ctaId", "warp": "warpId"}):
     """Where a warp runs: its SM, the CTA's position in the grid, the warp's position in the CTA."""
 
-    sm: int
-    cta: tuple[int, int, int]
-    warp: int
+    sm: Whole
+    cta: tuple[Whole, Whole, Whole]
+    warp: Whole
 
 
 Span = tuple[str, int, int]
@@ -116,6 +118,43 @@ class LaunchedInTurns:
         return [counted[first : first + size] for first in range(0, len(counted), size)]
 
 
+class _Timed(msgspec.Struct, rename="camel", gc=False):
+    """Times [ns]; a place by its position in the document's table, or itself."""
+
+    start_ts: Whole
+    end_ts: Whole
+
+
+class _Range(_Timed, gc=False):
+    range_name_idx: int | None = None
+    range_name: str = ""
+    warp_loc_idxs: list[int] = []
+    warp_locs: list[WarpPlace] = []
+
+
+class _Life(_Timed, gc=False):
+    loc_idx: int = 0
+    warp_location: WarpPlace | None = None
+
+
+class _Launch(msgspec.Struct, rename="camel"):
+    kernel_name: str
+    ranges: list[_Range]
+    grid_dim_x: Whole
+    grid_dim_y: Whole
+    grid_dim_z: Whole
+    block_dim_x: Whole
+    block_dim_y: Whole
+    block_dim_z: Whole
+    warp_lifetimes: list[_Life] = []
+
+
+class _Document(msgspec.Struct, rename="camel"):
+    launches: list[_Launch]
+    string_table: list[str] = []
+    location_table: list[WarpPlace] = []
+
+
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
     return [launch for launch in _read(path, _launches) if launch.ranges]
@@ -153,91 +192,53 @@ def lifetimes_us(path: Path, kernel_names: Sequence[str], in_turns: LaunchedInTu
     return [float(np.median(own)) / NS_PER_US for own in each]
 
 
-def _read(path: Path, decode: Callable[[Mapping[str, Any]], list[Each]]) -> list[Each]:
+def _read(path: Path, decode: Callable[[_Document], list[Each]]) -> list[Each]:
     """The decoded content of a JSON trace. Raises InputError for any other file."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_hook=_lean)
+        return decode(msgspec.json.decode(path.read_bytes(), type=_Document))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a JSON trace of IKET") from None
+    except (msgspec.ValidationError, TypeError, IndexError) as error:
+        raise InputError(f"{path}: is no JSON trace of IKET ({error}); expected its launches") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
-    try:
-        return decode(document)
-    except (KeyError, TypeError, IndexError, ValueError, OverflowError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: is no JSON trace of IKET ({reason}); expected its launches") from None
 
 
-def _lean(found: dict[str, Any]) -> Any:
-    """Keep only name, place, start and end of each range, because ranges are most of a document."""
-    places = found.get("warpLocIdxs", found.get("warpLocs"))
-    if not isinstance(places, list) or not places:
-        return found
-    name = found.get("rangeNameIdx", found.get("rangeName"))
-    return name, places[0], found.get("startTs"), found.get("endTs")
+def _launches(document: _Document) -> list[IketLaunch]:
+    return [_launch(document, launch) for launch in document.launches]
 
 
-def _launches(document: Mapping[str, Any]) -> list[IketLaunch]:
-    places = [_place(raw) for raw in document.get("locationTable", [])]
-    return [_launch(document, places, launch) for launch in document["launches"]]
-
-
-def _lifetimes_ns(kernel_names: Sequence[str], document: Mapping[str, Any]) -> list[tuple[str, int]]:
+def _lifetimes_ns(kernel_names: Sequence[str], document: _Document) -> list[tuple[str, int]]:
     """The launches of some kernels, and the time from the first warp's start to the last one's end.
 
     Most warps of a trace are of other kernels, which rest the card and flush its L2.
     """
-    named = [
-        (_text(launch["kernelName"]), launch.get("warpLifetimes", [])) for launch in document["launches"]
-    ]
+    named = [(launch.kernel_name, launch.warp_lifetimes) for launch in document.launches]
     return [
-        (name, max(_whole(life["endTs"]) for life in lives) - min(_whole(life["startTs"]) for life in lives))
+        (name, max(life.end_ts for life in lives) - min(life.start_ts for life in lives))
         for name, lives in named
         if name in kernel_names
     ]
 
 
-def _launch(
-    document: Mapping[str, Any], places: Sequence[WarpPlace], launch: Mapping[str, Any]
-) -> IketLaunch:
-    names = [_text(name) for name in document.get("stringTable", [])]
+def _launch(document: _Document, launch: _Launch) -> IketLaunch:
+    names, places = document.string_table, document.location_table
     ranges: dict[WarpPlace, list[Span]] = defaultdict(list)
-    for named, placed, start, end in launch["ranges"]:
-        name = names[named] if isinstance(named, int) else _text(named)
-        place = places[placed] if isinstance(placed, int) else _place(placed)
-        ranges[place].append((name, _whole(start), _whole(end)))
+    for found in launch.ranges:
+        name = found.range_name if found.range_name_idx is None else names[found.range_name_idx]
+        place = found.warp_locs[0] if found.warp_locs else places[found.warp_loc_idxs[0]]
+        ranges[place].append((name, found.start_ts, found.end_ts))
     lifetimes = {
-        places[life["locIdx"]] if "locIdx" in life else _place(life["warpLocation"]): (
-            _whole(life["startTs"]),
-            _whole(life["endTs"]),
-        )
-        for life in launch.get("warpLifetimes", [])
+        life.warp_location or places[life.loc_idx]: (life.start_ts, life.end_ts)
+        for life in launch.warp_lifetimes
     }
     return IketLaunch(
-        kernel_name=_text(launch["kernelName"]),
-        grid=(_whole(launch["gridDimX"]), _whole(launch["gridDimY"]), _whole(launch["gridDimZ"])),
-        block_threads=_whole(launch["blockDimX"]) * _whole(launch["blockDimY"]) * _whole(launch["blockDimZ"]),
+        kernel_name=launch.kernel_name,
+        grid=(launch.grid_dim_x, launch.grid_dim_y, launch.grid_dim_z),
+        block_threads=launch.block_dim_x * launch.block_dim_y * launch.block_dim_z,
         ranges={place: sorted(spans, key=lambda s: (s[1], -s[2])) for place, spans in ranges.items()},
         lifetimes=lifetimes,
     )
-
-
-def _place(raw: Mapping[str, Any]) -> WarpPlace:
-    x, y, z = (_whole(number) for number in raw["ctaId"])
-    return WarpPlace(_whole(raw["smId"]), (x, y, z), _whole(raw["warpId"]))
-
-
-def _text(name: Any) -> str:
-    """A name of the trace; lone surrogates are written as escapes."""
-    return str(name).encode("utf-8", "backslashreplace").decode()
-
-
-def _whole(number: Any) -> int:
-    """A number of the trace that arrays can hold, 0 or more. Raises ValueError for another."""
-    value = int(number)
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{str(value)[:20]} is negative or too large")
-    return value
 
 
 def lost_warps(words: str) -> int:

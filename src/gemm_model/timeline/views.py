@@ -22,19 +22,9 @@ TRACK_ORDER = (
     *(f"{track} {group}" for group in (1, 2, 3) for track in ("MMAs", "consumer")),
 )
 COLORS = {
-    "init": "#b0b0b0",
-    "load_a": "#4c78a8",
-    "load_b": "#72b7b2",
-    "load_k": "#4c78a8",
-    "load_v": "#72b7b2",
-    "math": "#54a24b",
-    "qk": "#54a24b",
-    "pv": "#88d27a",
-    "epilogue": "#e45756",
-    "softmax": "#f58518",
-    "exponentials": "#e45756",
-    "correction": "#b279a2",
-    "wait": "#eeeeee",
+    **{"init": "#b0b0b0", "load_a": "#4c78a8", "load_b": "#72b7b2", "load_k": "#4c78a8"},
+    **{"load_v": "#72b7b2", "math": "#54a24b", "qk": "#54a24b", "pv": "#88d27a", "epilogue": "#e45756"},
+    **{"softmax": "#f58518", "exponentials": "#e45756", "correction": "#b279a2", "wait": "#eeeeee"},
 }
 
 
