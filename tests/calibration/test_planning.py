@@ -55,3 +55,10 @@ def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
 
 def test_budgets_are_read_in_three_units():
     assert [budget(text) for text in ("90s", "1.5min", "2h")] == [90.0, 90.0, 7200.0]
+
+
+def test_a_plan_is_predicted_on_its_card(tmp_path, gemm_model):
+    words = ("plan", "--budget", "1s", "--dtype", "bf16", "--gpu", "b200_sxm", "--output", tmp_path / "p.csv")
+    assert gemm_model(*words).code == 0
+    found = gemm_model("predict", "--input", tmp_path / "p.csv", "--format", "json")
+    assert json.loads(found.out)["gpu"] == "b200_sxm"

@@ -76,7 +76,7 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
 
 def against(text: str, known: Iterable[str], expected: str) -> tuple[list[str], list[str], GpuSpec | None]:
     """The library, the changes and the card of --against; raises InputError for other words than `expected`."""
-    words = common.listed(text.replace(" ", ","))
+    words = [word.removeprefix("gpu=") for word in common.listed(text.replace(" ", ","))]
     names = [word for word in words if word[:1].isalpha() and "=" not in word]
     kernels = [word for word in names if word in known]
     cards = [word for word in names if word not in known]

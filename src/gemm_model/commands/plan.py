@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Document:
         result={"file": args.output, "rows": len(plan.rows), "donor": plan.donor, **figures},
         text=lambda: "\n".join(lines),
         notes=[f"measure it by gemm-model benchmark --rows {args.output} --output rows.csv"],
-        files=[(args.output, lambda path: write_plan(plan.rows, path))],
+        files=[(args.output, lambda path: write_plan(plan.rows, path, gpu.name))],
         apart=True,
     )
 
