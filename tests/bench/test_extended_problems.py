@@ -5,31 +5,31 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 
 from gemm_model.bench import quack_fused, triton_kernels
 from gemm_model.bench.cublas import CublasProvider
-from gemm_model.bench.cudnn import CudnnProvider
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.cutlass.names import grouped_cells
 from gemm_model.bench.extended_tensors import results
-from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
+from gemm_model.bench.provider import IncorrectResultError, UnsupportedError, load_provider
 from gemm_model.bench.quack import QuackProvider
 from gemm_model.bench.rows import Row, row_from_columns, write_plan
-from gemm_model.bench.simt.provider import SimtProvider
 from gemm_model.bench.sweep import problem_key, rows_of_table, shape_key
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
-from gemm_model.bench.triton import TritonProvider
 from gemm_model.core.batch_strides import BatchStrides
-from gemm_model.core.epilogue import Epilogue
+from gemm_model.core.fields import problem_of_row
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 
 HOPPER = (9, 0)
+REFUSED = Path(__file__).with_name("not_run.yaml")
 TILE = KernelConfig(cta_m=128, cta_n=128, cta_k=64, stages=3, warps=8, swizzle=4, kernel="triton")
 MASKED = replace(GemmProblem.of(64, 128, 128), groups=GroupedGemm.parse("20,0,40,4", "masked", 48))
 STRIDED = replace(GemmProblem.of(64, 128, 128, batch=3), batch_strides=BatchStrides.parse("128,0,8200"))
@@ -201,32 +201,10 @@ def test_a_bias_left_out_is_found():
 # --- what providers run --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("provider", "problem", "said"),
-    [
-        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="row_sum"), "QuACK fuses alpha"),
-        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="relu,bias_n"), "in the order alpha"),
-        (QuackProvider(), GemmProblem.of(64, 128, 128, epilogue="beta,relu"), "expected residual"),
-        (QuackProvider(), GemmProblem.of_conv("fprop n=1 c=8 h=5 w=5 k=8 r=3 s=3"), "runs no conv"),
-        (TritonProvider(), GemmProblem.of(64, 128, 128, epilogue="silu,bias_n"), "in the order alpha"),
-        (TritonProvider(), GemmProblem.of(4, 128, 128, groups="4x128x128,0x128x64"), "one n and k"),
-        (
-            TritonProvider(),
-            GemmProblem.of(128, 128, 128, "e4m3", block_scaling="128x128,128x128"),
-            "1x128 of A",
-        ),
-        (CublasProvider(), GemmProblem.of(64, 128, 128, epilogue="silu"), "cuBLAS fuses bias_n"),
-        (CublasProvider(), GemmProblem.of(64, 128, 128, groups="60,4"), "runs no groups"),
-        (CublasProvider(), GemmProblem.of(64, 128, 128, "e4m3", batch=2), "no batches of fp8"),
-        (QuackProvider(), MASKED, "runs no group_layout (masked)"),
-        (QuackProvider(), STRIDED, ""),
-        (TritonProvider(), replace(STRIDED, epilogue=Epilogue.parse("relu")), "without an epilogue"),
-        (CudnnProvider(), GemmProblem.of(64, 128, 128), "convolutions alone"),
-        (SimtProvider(), GemmProblem.of(64, 128, 128, "fp32", epilogue="relu"), "runs no epilogue (relu)"),
-    ],
-)  # fmt: skip
-def test_what_a_library_does_not_run_is_said(provider, problem, said):
-    assert said in provider.unsupported(problem, HOPPER)
+@pytest.mark.parametrize(("provider", "cells", "said"), yaml.safe_load(REFUSED.read_text()))
+def test_what_a_library_does_not_run_is_said(provider, cells, said):
+    problem = problem_of_row({"m": 64, "n": 128, "k": 128, "batch": 1, "in_dtype": "bf16", **cells})
+    assert said in load_provider(provider).unsupported(problem, HOPPER)
 
 
 def test_tiles_that_do_not_fit_an_epilogue_are_refused():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from benchmarks.measured import campaigns, path_of, rows_of
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
@@ -13,6 +14,7 @@ from gemm_model.bench.sweep import row_key, shape_key
 
 # What a campaign found is the same at each run: a table whose checksum holds has not changed.
 pytestmark = pytest.mark.slow
+SHIPPED = yaml.safe_load(Path(__file__).with_name("shipped.yaml").read_text())
 TESTLISTS = Path(__file__).parents[2] / "testlists"
 UNSEEN = {"unseen": 61, "unseen_second": 60}
 """Tables that nothing is fitted to, and their shapes."""
@@ -175,25 +177,7 @@ REGIME_COLUMNS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("gpu", "name", "regime", "rows"),
-    [
-        *(("h200", name, "burst", 2_200) for name in LIBRARIES),
-        ("h200", "libraries_repeat", "burst", 4_600),
-        ("h200", "graph", "graph", 3_900),
-        ("h200", "graph_repeat", "graph", 900),
-        *(
-            ("h200", f"counters_{name}", "counters", 150)
-            for name in ("cublaslt", "cutlass", "splits", "triton")
-        ),
-        ("h100_sxm", "burst", "burst", 8_000),
-        ("h100_sxm", "graph", "graph", 1_650),
-        ("h100_sxm", "sustained", "sustained", 480),
-        ("h100_sxm", "counters", "counters", 180),
-        ("h100_sxm", "cublaslt", "burst", 980),
-        ("h100_sxm", "cutlass", "burst", 1_000),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "name", "regime", "rows"), SHIPPED["plain"])
 def test_rows_of_libraries_and_of_the_h100_are_whole_right_and_not_too_fast(gpu, name, regime, rows):
     found = table(name, gpu)
     assert set(found.columns) == set(columns_of(found, REGIME_COLUMNS[regime]))
@@ -227,19 +211,9 @@ def test_rows_of_libraries_come_back_on_another_card_within_a_few_percent():
     assert by_library.max() < 0.02
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "cards", "rows", "shapes", "failed"),
-    [
-        ("epilogues", (), 2, 4_000, 170, 11),
-        ("grouped", (), 2, 3_400, 270, 4),
-        ("block_scaled", (), 2, 1_000, 100, 0),
-        ("convolutions", (), 2, 690, 690, 0),
-        ("batched", BATCH_COLUMNS, 1, 1_950, 195, 0),
-        ("masked", MASK_COLUMNS, 1, 390, 60, 0),
-    ],
-)
-def test_rows_beyond_plain_products_are_checked_and_not_too_fast(name, more, cards, rows, shapes, failed):
-    found = table(name)
+@pytest.mark.parametrize(("name", "cards", "rows", "shapes", "failed"), SHIPPED["kinds"])
+def test_rows_beyond_plain_products_are_checked_and_not_too_fast(name, cards, rows, shapes, failed):
+    found, more = table(name), {"batched": BATCH_COLUMNS, "masked": MASK_COLUMNS}.get(name, ())
     assert tuple(found.columns) == columns_of(found, (*COLUMNS, *EXTRA_COLUMNS, *more))
     assert len(found) >= rows
     assert found["gpu_uuid"].nunique() == cards

@@ -67,14 +67,12 @@ WHOLE_NUMBERS = tuple(
 """Numbers determined by single launches of plain GEMMs with whole K."""
 
 
-def _fitted(names: Collection[str]) -> tuple[str, ...]:
+def fitted(names: Collection[str]) -> tuple[str, ...]:
+    """Those that a calibration fits by default."""
     return tuple(name for name in names if NUMBERS[name].fitted)
 
 
-SPLIT_FREE, CHAIN_FREE, DEFAULT_FREE = map(_fitted, (SPLIT_NUMBERS, CHAIN_NUMBERS, WHOLE_NUMBERS))
-"""The numbers of each of these that a calibration fits by default."""
-KIND_FREE = {stage: _fitted(names) for stage, names in KIND_NUMBERS.items()}
-"""The same for each kind of problem."""
+CHAIN_FREE, DEFAULT_FREE = fitted(CHAIN_NUMBERS), fitted(WHOLE_NUMBERS)
 
 
 def free_from(donor_family: str, family: str) -> tuple[str, ...]:

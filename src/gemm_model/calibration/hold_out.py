@@ -12,7 +12,6 @@ from gemm_model.calibration.fit import Donor, Fit, fit
 from gemm_model.calibration.observations import FoldFit, Observations, sizes
 from gemm_model.calibration.residual_fit import corrected_fold_us
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
-from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
 from gemm_model.kernel_model.kernel_time import kernel_time
@@ -70,9 +69,9 @@ class HoldOut:
         """Times of the `test` rows, from one fit to all other rows."""
         found = self.fit_without(test)
         corrected = corrected_fold_us(found, self.gpu, self.beside) if self.with_residual else None
-        return HeldOutTimes(
-            _each(found.times.runtime_us, test), _each(found.times.set_clk_mhz, test), corrected
-        )
+        times = found.times.runtime_us, found.times.set_clk_mhz
+        runtime_us, clk_mhz = (np.broadcast_to(each, int(test.sum())) for each in times)
+        return HeldOutTimes(runtime_us, clk_mhz, corrected)
 
     def times(
         self, folds: IntArray, run_all: RunAll, fitted: Callable[[], None] = lambda: None
@@ -94,9 +93,3 @@ class HoldOut:
 def worth_it(run_all: RunAll, rows: int) -> RunAll:
     """`run_all` if the work on `rows` rows is longer than the start of a process, else `map`."""
     return map if rows < WORTH_A_PROCESS else run_all
-
-
-def _each(values: Values, test: BoolArray) -> FloatArray:
-    """A value for each test row."""
-    result: FloatArray = np.broadcast_to(values, int(test.sum()))
-    return result

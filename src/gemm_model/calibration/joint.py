@@ -155,7 +155,11 @@ class _Problem:
         ]
         self.low = np.array([low for low, _ in limits])
         self.span = np.array([high for _, high in limits]) - self.low
-        known = [_first(start, each) for each in free]
+        # A parameter starts at the median over the families and rate classes that share it.
+        known = [
+            np.median([values[each.number] for kind, values in start.items() if each.serves(*kind)])
+            for each in free
+        ]
         self.begin = np.clip((np.array(known) - self.low) / self.span, 0.01, 0.99)
         self.affected = [
             [place for place, group in enumerate(groups) if each.serves(group.family, group.kind)]
@@ -234,11 +238,6 @@ class _Problem:
 
 NORMAL_90 = 1.645
 """Standard deviations that hold 90 % of a normal distribution [1]."""
-
-
-def _first(start: Mapping[Kind, Mapping[str, float]], each: Parameter) -> float:
-    """Start of a parameter: the median over the families and rate classes that share it."""
-    return float(np.median([values[each.number] for kind, values in start.items() if each.serves(*kind)]))
 
 
 def _soft(errors: FloatArray) -> FloatArray:

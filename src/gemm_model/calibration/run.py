@@ -16,13 +16,12 @@ import pandas as pd
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
-    KIND_FREE,
     KIND_NUMBERS,
-    SPLIT_FREE,
     SPLIT_NUMBERS,
     WHOLE_NUMBERS,
     Donor,
     Fit,
+    fitted,
     free_from,
 )
 from gemm_model.calibration.hold_out import HeldOutTimes, HoldOut, worth_it
@@ -455,7 +454,7 @@ class _Kind:
         if self.family.plain_products:
             return self._asked(WHOLE_NUMBERS, default)
         # In a family for convolutions, strided data gradients are groups.
-        of_groups = KIND_FREE[GROUPED]
+        of_groups = fitted(KIND_NUMBERS[GROUPED])
         return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
     def _asked(self, stage: Collection[str], default: Collection[str]) -> Collection[str]:
@@ -469,7 +468,7 @@ class _Kind:
         self.steps.begin(f"{self.kind}: fit to {len(self.rows)} rows")
         found = self._fit(self.seen, self.free)
         self.start = found.numbers.values()
-        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS, SPLIT_FREE)
+        splits = self._stage("kernels that split K", self.split, SPLIT_SITUATION, SPLIT_NUMBERS)
         folds = folds_of(size_groups(self.rows), self.choices.seed)
         predicted_us, corrected_us = self._held_out("shape", folds)
         taken = self._taken_over(found.numbers, predicted_us, folds)
@@ -581,7 +580,7 @@ class _Kind:
         """Fits to the kinds of problem, one mechanism after another."""
         self._learn_what_epilogues_add()
         stages = [
-            self._stage(f"{kind} rows", seen, kind, KIND_NUMBERS[kind], KIND_FREE[kind])
+            self._stage(f"{kind} rows", seen, kind, KIND_NUMBERS[kind])
             for kind, seen in self.kind_rows.items()
         ]
         return [stage for stage in stages if stage is not None]
@@ -597,18 +596,13 @@ class _Kind:
         epilogues[self.main] = observe(frame, self.gpu, self.family)
 
     def _stage(
-        self,
-        what: str,
-        seen: Mapping[str, Observations],
-        situation: str,
-        numbers: Collection[str],
-        default: Collection[str],
+        self, what: str, seen: Mapping[str, Observations], situation: str, numbers: Collection[str]
     ) -> Fit | None:
         """Fit numbers that only some rows determine, while all others stay, and set their error band.
 
         Without enough such rows the band is that of the starting calibration, if it has one.
         """
-        free = self._asked(numbers, default)
+        free = self._asked(numbers, fitted(numbers))
         if not seen or not free:
             return None
         self.steps.begin(f"{self.kind}: {what}")
