@@ -160,8 +160,9 @@ def write_plan(rows: Sequence[Row], path: Path, gpu: str = "") -> None:
     """Rows to be measured, of one regime, as a table for `gemm-model benchmark --rows`; `gpu` names their card."""
     columns = (*IDENTITY_COLUMNS, *DETAIL_COLUMNS, *(CHAIN_COLUMNS if rows[0].regime == "graph" else ()))
     names = [name for name in columns if name not in ("gpu", "gpu_uuid")]
-    names += [*extra_columns(rows), *(["gpu"] if gpu else [])]
-    atomic_write(path, csv_rows([{**row.columns(), "gpu": gpu} for row in rows], names))
+    card = {"gpu": gpu} if gpu else {}
+    names += [*extra_columns(rows), *card]
+    atomic_write(path, csv_rows([row.columns() | card for row in rows], names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
