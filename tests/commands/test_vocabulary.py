@@ -33,12 +33,8 @@ def test_help_tells_defaults_and_two_examples_that_parse(verb):
         assert words[:2] == ["gemm-model", verb]
         child.parse_args(child.apart(words[2:])[1])
     for action in child._actions:
-        if (
-            action.option_strings
-            and action.help != "==SUPPRESS=="
-            and action.nargs != 0
-            and not action.required
-        ):
+        shown = action.option_strings and action.nargs != 0 and action.help != "==SUPPRESS=="
+        if shown and not action.required:
             assert "default" in (action.help or ""), action.option_strings
 
 
@@ -55,8 +51,7 @@ def test_options_of_the_vocabulary_take_the_same_kind_of_value_everywhere():
 
 
 def test_a_model_without_tiles_says_what_it_does_not_read(gemm_model):
-    outcome = gemm_model("predict", *KERNEL, "--model", "SOLModel")
-    assert "note: SOLModel does not read --cta" in outcome.err
+    assert "note: SOLModel does not read --cta" in gemm_model("predict", *KERNEL, "--model", "SOLModel").err
 
 
 def test_fewer_sms_are_the_same_by_either_way(gemm_model):
@@ -230,6 +225,14 @@ ATTENTION = ("--attention", "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 def rows_of(found):
     assert found.code == 0, found.err
     return json.loads(found.out)["rows"]
+
+
+def test_ties_of_a_limiter_are_told_alike_by_all_verbs(gemm_model):
+    words = ("--m", 4096, "--n", 4096, "--k", 256, "--gpu", "h200", "--format", "json")
+    for verb, config in (("rank", ()), ("predict", ("--cta", "128x128"))):
+        ties = json.loads(gemm_model("explain", *words, *config).out)["result"]["ties"]
+        told = rows_of(gemm_model(verb, *words, *config))[0]["limiters"].split(" and ")
+        assert set(told) == set(ties) > {told[0]}
 
 
 @pytest.mark.parametrize("verb", ["explain", "explore"])

@@ -118,9 +118,8 @@ def test_every_mechanism_can_be_switched_off(mechanism):
 def test_the_limiter_is_the_same_everywhere():
     problem, gpu = GemmProblem.of(16, 7168, 2048), load_gpu("h200")
     config = KernelConfig(cta_m=128, cta_n=64)
-    found = explain(problem, config, gpu)
     batch = KernelModel(gpu).predict_batch(batch_of([(problem, config)] * 3))
-    assert found.limiter == predict(problem, config, gpu).limiter == "FILL"
+    assert explain(problem, config, gpu).limiter == predict(problem, config, gpu).limiter == "FILL"
     assert {batch.limiter_names[code] for code in batch.limiter} == {"FILL"}
     best = rank(problem, gpu, 1).best
     own = swapped(problem) if best.candidate.swap_ab else problem

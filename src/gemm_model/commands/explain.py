@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from gemm_model.choice.expected import rank_routing
@@ -22,7 +23,7 @@ from gemm_model.core.settings import Settings
 from gemm_model.integrations.nsight import Beside, beside, config_of, read_export
 from gemm_model.integrations.profile import lay_beside, library_of, read_profile
 from gemm_model.kernel_model.comparison import Difference, difference
-from gemm_model.kernel_model.explanation import Explanation, explain, limits
+from gemm_model.kernel_model.explanation import MODEL, Explanation, explain, limits
 from gemm_model.kernel_model.faults import COUNTS
 from gemm_model.kernel_model.measured import Measured, beside_measured
 from gemm_model.kernel_model.question import World
@@ -32,7 +33,6 @@ from gemm_model.report.console import change_rows, changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 from gemm_model.report.page.kernel import difference_page, gemm_title, kernel_page, level_roofs
 
-MODEL = "KernelModel"
 MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
 """A time beside which a prediction is laid: a number and its unit."""
 IN_RESULT = ("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy")
@@ -241,13 +241,19 @@ def _difference_text(found: Difference, first: str, second: str) -> str:
         "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
     }
     for title, parts in titles.items():
-        largest = max((abs(added_us) for added_us in parts.values()), default=1.0)
-        width = max((len(name) for name in parts), default=0)
-        lines += ["", title]
-        for name, added_us in sorted(parts.items(), key=lambda part: part[1]):
-            bar = ("-" if added_us < 0 else "#") * round(BAR * abs(added_us) / largest)
-            lines.append(f"{name:{width}} {added_us:+9.4g} us {bar}".rstrip())
+        largest = max(map(abs, parts.values()), default=1.0)
+        added = sorted(parts.items(), key=lambda part: part[1])
+        lines += ["", title, *_bars([(name, 0.0, added_us) for name, added_us in added], largest)]
     return "\n".join(lines)
+
+
+def _bars(parts: Sequence[tuple[str, float, float]], whole_us: float) -> Iterator[str]:
+    """A bar for each name, start and what it adds [us]."""
+    width = max((len(name) for name, _, _ in parts), default=0)
+    for name, start_us, added_us in parts:
+        first, last = (round(BAR * each / whole_us) for each in sorted((start_us, start_us + added_us)))
+        bar = " " * first + ("#" if added_us >= 0 else "-") * (last - first)
+        yield f"{name:{width}} {added_us:+9.4g} us {bar}".rstrip()
 
 
 def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
@@ -318,59 +324,40 @@ def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
 
 
 def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
-    prediction, achieved = found.prediction, found.achieved
+    prediction, achieved, share = found.prediction, found.achieved, found.prediction.residual_share
     width = max((len(each.name) for each in found.mechanisms), default=0)
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in found.busy.items())
     lines = [
-        f"{_predicted(prediction)}, limited by {limits(found)}",
+        f"{_predicted(prediction)}, limited by {limits(found.limiter, found.ties)}",
         f"{achieved['tflop_per_s']:.4g} TFLOP/s, {achieved['gb_per_s']:.4g} GB/s, "
         f"{achieved['share_of_roofline']:.1%} of the roofline",
-        "busy on average, as a profiler reads it: "
-        + ", ".join(f"{name} {share:.0%}" for name, share in found.busy.items()),
-        *_residual(prediction),
-        f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile",
-        f"tile order: {found.tile_order}; tile scheduler: {found.tile_scheduler}",
-        "",
-        "LIMITED BY: what of 1 % more of each reaches the runtime; 'alone' overlaps and does not add up",
-        *(
-            f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
-            f"{each.time_us:.4g} us alone"
-            for each in found.mechanisms
-        ),
-        "",
-        "WAY TO THE PEAK, us that add up",
-        *_waterfall(found),
+        f"busy on average, as a profiler reads it: {busy}",
     ]
-    if found.advice:
-        lines += ["", "WHAT WOULD HELP: another value of one setting", changes(found.advice)]
-    lines += [
-        "",
-        "ROOFLINE BY LEVEL: how much of the speed that its bytes allow",
-        *_roofs(problem, found, gpu),
+    if share is not None:
+        added_us = prediction.phases_us[RESIDUAL_PHASE]
+        lines.append(f"residual: {added_us:+.4g} us ({share:+.1%} of the formulas' time)")
+    lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
+    lines.append(f"tile order: {found.tile_order}; tile scheduler: {found.tile_scheduler}")
+    limited = [
+        f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
+        f"{each.time_us:.4g} us alone"
+        for each in found.mechanisms
     ]
-    lines += ["", "WHAT IF", changes(found.what_if)]
-    lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
-    return "\n".join(lines)
+    way = found.way_to_peak
+    starts_us = accumulate((step.added_us for step in way), initial=0.0)
+    steps = [(step.name, start_us, step.added_us) for step, start_us in zip(way, starts_us, strict=False)]
+    parts = {
+        "LIMITED BY: what of 1 % more of each reaches the runtime; 'alone' overlaps and does not add up": limited,
+        "WAY TO THE PEAK, us that add up": _bars(steps, prediction.runtime_us),
+        "WHAT WOULD HELP: another value of one setting": found.advice and [changes(found.advice)],
+        "ROOFLINE BY LEVEL: how much of the speed that its bytes allow": _roofs(problem, found, gpu),
+        "WHAT IF": [changes(found.what_if)],
+    }
+    for title, told in parts.items():
+        lines += ["", title, *told] if told else []
+    return "\n".join([*lines, *(f"caveat: {caveat}" for caveat in prediction.caveats)])
 
 
 def _predicted(prediction: Prediction) -> str:
     band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
     return f"predicted {prediction.runtime_us:.4g} us{band}"
-
-
-def _residual(prediction: Prediction) -> list[str]:
-    if prediction.residual_share is None:
-        return []
-    added_us = prediction.phases_us[RESIDUAL_PHASE]
-    return [f"residual: {added_us:+.4g} us ({prediction.residual_share:+.1%} of the formulas' time)"]
-
-
-def _waterfall(found: Explanation) -> list[str]:
-    """The steps from the roofline, each bar where the one before ends."""
-    runtime_us, end_us, lines = found.prediction.runtime_us, 0.0, []
-    width = max(len(step.name) for step in found.way_to_peak)
-    for step in found.way_to_peak:
-        start_us, end_us = end_us, end_us + step.added_us
-        first, last = (round(BAR * each / runtime_us) for each in sorted((start_us, end_us)))
-        mark = "#" if step.added_us >= 0 else "-"
-        lines.append(f"{step.name:{width}} {step.added_us:+9.4g} us {' ' * first}{mark * (last - first)}")
-    return [line.rstrip() for line in lines]

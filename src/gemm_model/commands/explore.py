@@ -9,11 +9,11 @@ from pathlib import Path
 from gemm_model.choice.expected import ExpectedTime, rank_routing
 from gemm_model.choice.selection import Ranking
 from gemm_model.commands import attention, common, compare, kinds
-from gemm_model.commands.explain import MODEL, settings_of
+from gemm_model.commands.explain import settings_of
 from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.problem import swapped
-from gemm_model.kernel_model.explanation import explain
+from gemm_model.kernel_model.explanation import MODEL, explain
 from gemm_model.report.document import Document, File
 from gemm_model.report.page.kernel import shape_page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +18,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
+from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.models import create_model
 from gemm_model.report.console import (
     accuracy_text,
@@ -197,6 +199,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
     kernel = kernel_fields(config) if needs_tile else {}
     result: dict[str, Any] = {"problem": problem_fields(problem), "kernel": kernel}
     result["prediction"] = prediction_fields(prediction)
+    limiters = limits_of(prediction.limiter, problem, config, chosen)
     over_routings = {} if expected is None else kinds.expected_fields(expected)
     if expected is not None:
         result["expected"] = over_routings
@@ -206,6 +209,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         **kernel,
         **over_routings,
         **prediction_row(prediction),
+        "limiters": limiters,
     }
     return common.document(
         chosen,
@@ -214,6 +218,6 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         notes=notes,
         text=lambda: (
             ("" if expected is None else f"{kinds.expected_text(expected)}\n")
-            + explanation({**result["problem"], **kernel}, prediction)
+            + explanation({**result["problem"], **kernel}, replace(prediction, limiter=limiters))
         ),
     )

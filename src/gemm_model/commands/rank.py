@@ -14,8 +14,9 @@ from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import Prediction
-from gemm_model.core.problem import GemmProblem
+from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.routing import Routing
+from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.kernels.emit import EMITTERS, emit
 from gemm_model.kernels.registry import ANY_FAMILY, families
 from gemm_model.report.console import prediction_fields
@@ -160,6 +161,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     rows = [
         {"rank": place, **row_of(choice, problem)}
         | {"gain": held and held.gain(choice), "swapped_too": swapped_too}
+        | {"limiters": _limiters(args, problem, choice)}
         for place, (choice, swapped_too) in enumerate(chosen, start=1)
     ]
     result = {
@@ -178,10 +180,10 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         {**row, **problem_fields(problem), **place, **kernel_fields(choice.candidate.config)}
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
-    either = {True: "either", False: None}
-    shown = [
-        {**row, "swap_ab": either[row["swapped_too"]] or row["swap_ab"], "swapped_too": None} for row in rows
-    ]
+    shown = [dict(row) for row in rows]
+    for row in shown:
+        row["swap_ab"] = "either" if row.pop("swapped_too") else row["swap_ab"]
+        row["limiter"] = row.pop("limiters")
     notes = [
         *_notes(ranking),
         *_of_each_notes(each),
@@ -193,6 +195,12 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     return _document(
         ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown), files=[page]
     )
+
+
+def _limiters(args: argparse.Namespace, problem: GemmProblem, choice: Choice) -> str:
+    """What limits a choice, in words that tell ties."""
+    turned = swapped(problem) if choice.candidate.swap_ab else problem
+    return limits_of(choice.prediction.limiter, turned, choice.candidate.config, common.settings(args))
 
 
 def _ranked(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
@@ -32,6 +34,8 @@ from gemm_model.kernels.mechanisms import (
 )
 from gemm_model.kernels.registry import family_of
 
+MODEL = KernelModel.__name__
+"""The model that explains itself."""
 TIE = 0.1
 """Difference of two elasticities [1]; up to it two resources limit a kernel alike; chosen: they are told of a
 model whose utilizations are right within 8 points."""
@@ -223,12 +227,8 @@ def _changes(world: World, composed: Composed) -> Iterator[Change]:
     yield Change(words="no loss of clock under load", made=lambda world: world.but(without=CLOCK_MECHANISMS))
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
     for name in KIND_CHANGES.keys() & asked:
-        yield Change(words=KIND_CHANGES[name], made=_without_stage(name))
+        yield Change(words=KIND_CHANGES[name], made=partial(World.but, without=KIND_STAGES[name]))
     yield from (parse_change(text) for text in ("l2_bytes x2", "stages x2", "l2 warm"))
-
-
-def _without_stage(name: str) -> Any:
-    return lambda world: world.but(without=KIND_STAGES[name])
 
 
 def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:
@@ -275,7 +275,14 @@ def _words_of(name: str, config: KernelConfig) -> str:
     return "as many as fit" if name == "stages" and not config.stages else str(getattr(config, name))
 
 
-def limits(explanation: Explanation) -> str:
+def limits(limiter: str, ties: Sequence[str]) -> str:
     """What limits a kernel, in words: ties are told as ties."""
-    others = [name for name in explanation.ties if name != explanation.limiter]
-    return " and ".join([explanation.limiter, *others])
+    return " and ".join(dict.fromkeys((limiter, *ties)))
+
+
+def limits_of(limiter: str, problem: GemmProblem, config: KernelConfig, asked: Settings) -> str:
+    """The same of a kernel that is predicted to be limited by `limiter`, which other models than MODEL tell alone."""
+    if asked.model != MODEL:
+        return limiter
+    world = World(problem=problem, config=config, gpu=asked.gpu, options=asked.options)
+    return limits(limiter, tied(world, world.composed()))

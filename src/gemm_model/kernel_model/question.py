@@ -179,7 +179,7 @@ def _switched_off(name: str) -> Callable[[World], World]:
 def _scaled(name: str, factor: float) -> Callable[[World], World]:
     if name.upper() in RESOURCES:
         return lambda world: world.but(faster={name.upper(): factor})
-    if name in _config_numbers():
+    if name in {spec.name for spec in fields(KernelConfig) if spec.type == "int"}:
         return lambda world: _with_config(world, name, round(_own(world, name) * factor))
     raise _unknown(name)
 
@@ -204,10 +204,6 @@ def _set(name: str, value: str, text: str) -> Callable[[World], World]:
         raise InputError(f"what-if {text!r}; expected a whole number")
     number = int(value)
     return lambda world: _with_config(world, name, bool(number) if "bool" in kinds[name] else number)
-
-
-def _config_numbers() -> tuple[str, ...]:
-    return tuple(spec.name for spec in fields(KernelConfig) if spec.type == "int")
 
 
 def _unknown(name: str) -> InputError:

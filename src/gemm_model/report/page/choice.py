@@ -41,7 +41,7 @@ def kernel_name(candidate: Candidate) -> str:
     return " ".join(words)
 
 
-def ranking_facts(ranking: Ranking) -> list[Fact]:
+def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
     config = ranking.best.candidate.config
@@ -53,7 +53,7 @@ def ranking_facts(ranking: Ranking) -> list[Fact]:
         ),
         Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
         Fact(label="Speed", value=f"{problem.flop / best.runtime_us / 1e6:.4g}", note="TFLOP/s"),
-        Fact(label="Limiter", value=best.limiter, note="of the best kernel"),
+        Fact(label="Limiter", value=limited_by or best.limiter, note="of the best kernel"),
         Fact(
             label="Tied with it",
             value=f"{ranking.tied_with_best - 1}",

@@ -27,7 +27,7 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
         title=gemm_title(problem),
         subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
         f"{kernel_name(ranking.best.candidate)}",
-        facts=ranking_facts(ranking),
+        facts=ranking_facts(ranking, limits(explanation.limiter, explanation.ties)),
         figures=[ranking_figure(ranking), tile_map(ranking), *_of_kernel(problem, explanation, ranking.gpu)],
         listings=[ranking_list(ranking)],
         notes=prediction.caveats,
@@ -42,7 +42,7 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
         subtitle=name,
         facts=[
             Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band_text(prediction)),
-            Fact(label="Limited by", value=limits(explanation)),
+            Fact(label="Limited by", value=limits(explanation.limiter, explanation.ties)),
             Fact(label="Speed", value=f"{achieved['tflop_per_s']:.4g}", note="TFLOP/s"),
             Fact(label="Of the roofline", value=f"{achieved['share_of_roofline']:.1%}"),
         ],
