@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
@@ -34,8 +35,11 @@ class LibraryChoice:
 Config = KernelConfig | LibraryChoice | None
 """A kernel's configuration; None for a library that always chooses its kernel itself."""
 
-SWEPT = read_yaml_mapping(CONFIG_DIR / "sweeps.yaml", "configurations")
-"""Parts of the configurations of sweeps, as `configs_of` takes them."""
+
+@cache
+def swept() -> Mapping[str, Any]:
+    """Parts of the configurations of sweeps by name, as `configs_of` takes them; read when first asked."""
+    return read_yaml_mapping(CONFIG_DIR / "sweeps.yaml", "configurations")
 
 
 def configs_of(space: Mapping[str, Sequence[Any]], **fixed: Any) -> list[KernelConfig]:

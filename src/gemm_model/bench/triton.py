@@ -9,13 +9,13 @@ from typing import Any
 from gemm_model.bench import triton_kernels
 from gemm_model.bench.extended import BATCH_COLUMNS, MASK_COLUMNS, beyond
 from gemm_model.bench.provider import (
-    SWEPT,
     Config,
     KernelError,
     Launch,
     Operands,
     UnsupportedError,
     configs_of,
+    swept,
 )
 from gemm_model.bench.triton_kernels import SPECIALIZED_WARPS
 from gemm_model.core.kernel_config import KernelConfig
@@ -51,7 +51,7 @@ class TritonProvider:
         return known or triton_kernels.unsupported(problem)
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
-        space, bits = SWEPT["triton"], problem.a_dtype.bits
+        space, bits = swept()["triton"], problem.a_dtype.bits
         space = {**space, "cta_k": [wide // bits for wide in space["cta_k"]]}
         return tuple(
             replace(config, warps=warps)

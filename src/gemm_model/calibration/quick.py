@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gemm_model.bench.provider import SWEPT, configs_of
+from gemm_model.bench.provider import configs_of, swept
 from gemm_model.bench.rows import Row, padded
 from gemm_model.calibration.design import d_optimal, log_jacobian
 from gemm_model.calibration.fit import DEFAULT_FREE
@@ -86,7 +86,7 @@ def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Rand
 
 def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
     """The common tiles, clusters and swizzles that the family has for a type on a GPU; InputError if none."""
-    kernels = configs_of(SWEPT["common"], kernel=family.name)
+    kernels = configs_of(swept()["common"], kernel=family.name)
     any_size = GemmProblem.of(4096, 4096, 4096, dtype)
     legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
     if not legal.any():

@@ -16,13 +16,13 @@ from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group
 from gemm_model.bench.extended_tensors import keeping_result
 from gemm_model.bench.launched_kernels import named_kernels
 from gemm_model.bench.provider import (
-    SWEPT,
     Config,
     KernelError,
     Launch,
     Operands,
     UnsupportedError,
     configs_of,
+    swept,
 )
 from gemm_model.bench.torch_library import as_kernel_errors
 from gemm_model.core.kernel_config import KernelConfig
@@ -89,7 +89,7 @@ class CutlassProvider:
 
     def configs(self, problem: GemmProblem, compute_capability: tuple[int, int]) -> Sequence[Config]:
         cta_k, fast = build.TILE_K_BYTES * 8 // problem.a_dtype.bits, problem.a_dtype.bits == 8
-        return configs_of(SWEPT["cutlass"], cta_k=cta_k, kernel=self.name, fast_accum=fast)
+        return configs_of(swept()["cutlass"], cta_k=cta_k, kernel=self.name, fast_accum=fast)
 
     def kernel_key(self, problem: GemmProblem, config: Config) -> Hashable:
         return "grouped_mm" if group_rows(problem) else build.macros(problem, _require_config(config))
