@@ -212,11 +212,10 @@ def _run_measured(chosen: Settings, world: World, measured_us: float) -> Documen
 
 
 def _measured_text(found: Measured) -> str:
-    relative = found.us / found.prediction.runtime_us
     within = {None: "", True: ", within the band", False: ", beyond the band"}[found.in_band]
     lines = [
         f"measured {found.measured_us:.4g} us, {_predicted(found.prediction)}: {found.us:+.4g} us "
-        f"({relative:+.1%}){within}",
+        f"({found.us / found.prediction.runtime_us:+.1%}){within}",
         "",
         "COULD COME FROM, each alone: how many times as long it would take, and what the intervals of its fitted",
         "numbers move",

@@ -38,7 +38,6 @@ UNITS: Mapping[str, float] = {
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
 KERNEL, GRID = "Kernel Name", "Grid Size"
-STATIC = SCHEDULERS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,7 @@ def config_of(name: str) -> KernelConfig:
 def beside(world: World, kernel: CountedKernel) -> Beside:
     """The counts of a launch beside those of the kernel that was meant, and what explains them."""
     composed, config, counted = world.composed(), world.config, dict(kernel.counted)
-    if config.split_k > 1 or config.scheduler != STATIC:
+    if config.split_k > 1 or config.scheduler != SCHEDULERS[0]:
         # Partial sums reach L2 as reductions; the profiler does not count those as writes.
         counted.pop("l2_write_bytes", None)
     predicted = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}

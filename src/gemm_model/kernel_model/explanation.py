@@ -282,7 +282,5 @@ def limits(limiter: str, ties: Sequence[str]) -> str:
 
 def limits_of(limiter: str, problem: GemmProblem, config: KernelConfig, asked: Settings) -> str:
     """The same of a kernel that is predicted to be limited by `limiter`, which other models than MODEL tell alone."""
-    if asked.model != MODEL:
-        return limiter
     world = World(problem=problem, config=config, gpu=asked.gpu, options=asked.options)
-    return limits(limiter, tied(world, world.composed()))
+    return limits(limiter, tied(world, world.composed())) if asked.model == MODEL else limiter
