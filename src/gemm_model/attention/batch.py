@@ -56,8 +56,6 @@ class AttentionBatch:
     emulated: FloatArray
     ctas_an_sm: FloatArray
     cluster: FloatArray
-    combine_us: FloatArray
-    combine_latencies: FloatArray
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -117,5 +115,4 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
         *(kernel.readers, kernel.persistent, bool(problem.lengths) or paged),
         *(paged and problem.page_size != config.tile_n, config.exp_emulated),
         *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
-        *(kernel.combine_us, kernel.combine_latencies),
     )

@@ -103,7 +103,7 @@ def _at_peak(rows: int, tile_n: int, head_dim: int, *, flop_per_clk: float) -> B
         qk=product_clk,
         pv=product_clk,
         softmax=scores * numbers.score_slots / LANES,
-        exponentials=scores / numbers.exponentials_per_clk,
+        exponentials=scores / room_numbers("gpu").exponentials_per_clk,
         emulated=scores * EMULATION_SLOTS / LANES,
         correction=rows * head_dim * numbers.output_slots / LANES,
     )

@@ -57,10 +57,6 @@ class AttentionKernel:
     """Whether a CTA takes one tile after the other, by a counter that a memset sets before each launch."""
     narrow_ctas: int = CTAS_AN_SM
     """CTAs that an SM holds for head sizes up to 64, where each group is its own CTA."""
-    combine_us: float = 0.0
-    """Life of the combining kernel beyond a launch, beside what each part of O takes [us]."""
-    combine_latencies: float = 0.0
-    """L2 latencies that the combining kernel takes for each part of O, which it adds up one after the other."""
 
     @property
     def turns(self) -> bool:
@@ -75,12 +71,8 @@ FLASH_SM90 = (SM90, FLASH3)
 SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128))
 CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64)
 CUDNN = replace(CUDNN, persistent=True)
-# Combining kernels live 1.7 us and 64 clocks a split here, 3.4 us and 350 clocks in FlashAttention 2 (h200, profiles of
-# 9 and 59 launches). Of that 1.3 us are in the time of a launch, as kernels are 0.2 us apart.
 CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4)
-CUDNN_DECODE = replace(CUDNN_DECODE, combine_us=0.3, combine_latencies=0.2)
 FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4)
-FLASH2 = replace(FLASH2, combine_us=2.0, combine_latencies=1.0)
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
     ("flash_attention", "sm100"): SM100,

@@ -125,7 +125,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
     pv_rows = np.where(batch.from_registers, 0.0, rows) + batch.readers * dim_v
     # FMAs compute emulated exponentials in parallel with the special function units.
-    special = (1.0 - batch.emulated) / numbers.exponentials_per_clk
+    special = (1.0 - batch.emulated) / silicon.exponentials_per_clk
     exponential = np.maximum(special, batch.emulated * EMULATION_SLOTS / LANES)
     tiles = np.ceil(ctas / loaders)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
@@ -246,7 +246,7 @@ def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> St
     # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
     hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
     load_clk = np.where(batch.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
-    copied_clk = 1.0 / demand.numbers.copy_bytes_per_clk / demand.groups
+    copied_clk = 1.0 / silicon.copy_bytes_per_clk / demand.groups
     load_clk = np.where(batch.turns, load_clk, np.maximum(load_clk, copied_clk))
     return StageTimes(
         load_k=load_clk * demand.k_bytes,
@@ -385,7 +385,7 @@ class AttentionModel:
         outside_us = np.minimum(sums(demand.tiles * times.outside / clock) / sms, tiles_us)
         tiles = sums(demand.tiles)
         work = tiles > 0
-        combine_us = np.where(most(batch.splits) > 1, _combine_us(batch, silicon, sums, most), 0.0)
+        combine_us = np.where(most(batch.splits) > 1, _combine_us(demand, sums, most), 0.0)
         launch_us = work * silicon.launch_us * (1.0 + most(batch.persistent * self.numbers.memset_share))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
         units = (demand.qk + demand.pv, demand.exponentials)
@@ -416,12 +416,21 @@ class AttentionModel:
         )
 
 
-def _combine_us(batch: AttentionBatch, silicon: Silicon, sums: _Total, most: _Total) -> FloatArray:
-    """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read."""
+def _combine_us(demand: Demand, sums: _Total, most: _Total) -> FloatArray:
+    """Time of the second kernel of split keys [us]: its launch, and partial O written to L2 and read.
+
+    FlashAttention 2's adds up one part after the other, each an L2 latency later.
+    """
+    batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-    waits_us = batch.combine_latencies * batch.splits * silicon.l2_latency_clk / silicon.gpu.sm_clk_mhz
-    read_us = sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us
-    return np.asarray(silicon.launch_us + read_us + most(batch.combine_us + waits_us))
+    flash_2, cudnn = (
+        batch.kernel == KERNELS.index(name) for name in ("flash_attention_2", "cudnn_attention")
+    )
+    split_clk = flash_2 * silicon.l2_latency_clk + cudnn * numbers.combine_clk
+    beyond_us = flash_2 * numbers.combine_us + batch.splits * split_clk / silicon.gpu.sm_clk_mhz
+    return np.asarray(
+        silicon.launch_us + sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us + most(beyond_us)
+    )
 
 
 def _chain(demand: Demand) -> FloatArray:
