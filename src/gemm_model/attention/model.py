@@ -423,9 +423,7 @@ def _combine_us(demand: Demand, sums: _Total, most: _Total) -> FloatArray:
     """
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
-    flash_2, cudnn = (
-        batch.kernel == KERNELS.index(name) for name in ("flash_attention_2", "cudnn_attention")
-    )
+    cudnn, flash_2 = (batch.kernel == KERNELS.index(name) for name in KERNELS[1:3])
     split_clk = flash_2 * silicon.l2_latency_clk + cudnn * numbers.combine_clk
     beyond_us = flash_2 * numbers.combine_us + batch.splits * split_clk / silicon.gpu.sm_clk_mhz
     return np.asarray(
