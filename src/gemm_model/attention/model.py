@@ -246,7 +246,7 @@ def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> St
     # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
     hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
     load_clk = np.where(batch.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
-    copied_clk = 1.0 / silicon.copy_bytes_per_clk / demand.groups
+    copied_clk = 1.0 / room_numbers("gpu").copy_bytes_per_clk / demand.groups
     load_clk = np.where(batch.turns, load_clk, np.maximum(load_clk, copied_clk))
     return StageTimes(
         load_k=load_clk * demand.k_bytes,
@@ -344,9 +344,8 @@ class AttentionModel:
         own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
         parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
         found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
-        if not any(problem.softcap for problem, _ in kernels):
-            return found
-        return replace(found, caveats=(*found.caveats, "softcap is not priced: predicted as without it"))
+        caveat = ["softcap is not priced: predicted as without it"] * any(each.softcap for each, _ in kernels)
+        return replace(found, caveats=(*found.caveats, *caveat))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""

@@ -29,8 +29,6 @@ class Silicon:
     """Rate at which one SM reads from L2 while its neighbours do."""
     smem_bytes_per_clk: float
     exponentials_per_clk: float
-    copy_bytes_per_clk: float
-    """Rate at which the cp.async of a CTA of four warps copies from L2 to shared memory."""
     l2_bytes_per_us: float
     dram_bytes_per_us: float
     l2_latency_clk: float
@@ -80,7 +78,6 @@ def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
         port_bytes_per_clk=port,
         exponentials_per_clk=room_numbers("gpu").exponentials_per_clk,
-        copy_bytes_per_clk=room_numbers("gpu").copy_bytes_per_clk,
         smem_bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,

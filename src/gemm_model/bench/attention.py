@@ -53,8 +53,7 @@ class Tensors:
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    sums = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
-    return sums.to(device=device, dtype=torch.int32)
+    return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)
 
 
 def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors: Tensors) -> Call:

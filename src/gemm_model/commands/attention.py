@@ -198,8 +198,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
     table = [{**asked, **_place(chosen), **each.config.fields, **row} for row, each in shown]
-    text = partial(text_table, rows)
-    return common.document(chosen, result=result, rows=table, notes=notes, text=text)
+    return common.document(chosen, result=result, rows=table, notes=notes, text=partial(text_table, rows))
 
 
 def _choice(choice: AttentionChoice) -> dict[str, Any]:
