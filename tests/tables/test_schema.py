@@ -357,6 +357,7 @@ def test_rows_of_the_fit_are_not_shown_as_held_out(gemm_model, tmp_path):
     (tmp_path / "mine.csv.gz").write_bytes(gzip.compress(head.encode()))
     fitted = gemm_model("predict", "--input", tmp_path / "burst.csv.gz")
     assert "ACCURACY IN THE FIT of KernelModel" in fitted.out
+    assert len(fitted.out.splitlines()) <= 40
     assert "in the fit: h200:quack was fitted to rows of this table" in fitted.err
     assert "none of them fitted to" not in fitted.out
     assert "IN THE FIT" not in gemm_model("predict", "--input", tmp_path / "mine.csv.gz").out

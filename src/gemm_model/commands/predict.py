@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 TELL_APART = (
     *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
-    *("split_k", "swap_ab", "disposition"),
-    *("batch", "head_dim", "tile_m", "tile_n", "num_splits", "pack_gqa"),
+    *("split_k", "swap_ab", "disposition", "batch", "head_dim", "tile_m", "tile_n", "num_splits", "pack_gqa"),
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
@@ -147,22 +146,23 @@ def predict_table_file(
         result={"accuracy": report.accuracy, "files": report.files},
         rows=report.rows,
         notes=report.notes,
-        text=lambda: _table_text(report, chosen),
+        text=lambda: _table_text(report, chosen, classic),
         files=[common.page(html, page)],
         apart=output_dir is not None,
     )
 
 
-def _table_text(report: TableReport, chosen: Settings) -> str:
+def _table_text(report: TableReport, chosen: Settings, classic: bool) -> str:
     if not report.accuracy:
-        return _predictions_text(report.rows)
+        return _predictions_text(report.rows, report.rows)
 
-    numbered = report.rows.reset_index(drop=True)
-    numbered = numbered[numbered["ratio"].notna()]
+    numbered = report.rows.reset_index(drop=True).dropna(subset="ratio")
     parts = []
     for title, rows in zip(("HIGHEST", "LOWEST"), extreme_rows(numbered, EXTREMES), strict=True):
         parts.append(f"{len(rows)} {title} RATIOS predicted / measured")
-        for position, row in rows.iterrows():
+        if not classic:
+            parts[-1] += "\n" + _predictions_text(rows, numbered, "runtime_us", "ratio")
+        for position, row in rows.iterrows() if classic else ():
             kernel = {str(key): value for key, value in row.items()}
             prediction = report.prediction(int(str(position)))
             parts.append(explanation(kernel, prediction, float(row["runtime_us"])))
@@ -174,11 +174,12 @@ def _table_text(report: TableReport, chosen: Settings) -> str:
     return "\n" + "\n\n".join(parts)
 
 
-def _predictions_text(rows: pd.DataFrame) -> str:
-    """The first rows of a table without measurements, by the columns that tell them apart."""
+def _predictions_text(rows: pd.DataFrame, table: pd.DataFrame, *measured: str) -> str:
+    """Some rows of a table, by the columns that tell its rows apart."""
     sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in rows]
-    apart = [name for name in TELL_APART if name in rows and rows[name].nunique() > 1]
-    return screen_text(rows[[*sizes, *apart, "predicted_us", "limiter"]], [*sizes, "predicted_us", "limiter"])
+    apart = [name for name in TELL_APART if name in rows and table[name].nunique() > 1]
+    shown = ["predicted_us", *measured, "limiter"]
+    return screen_text(rows[[*sizes, *apart, *shown]], [*sizes, *shown])
 
 
 def predict_kernel(args: argparse.Namespace) -> Document:

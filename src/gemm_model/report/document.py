@@ -17,7 +17,7 @@ from gemm_model.core.files import csv_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_ROWS, SCREEN_WIDTH = 38, 110
+MOST_ROWS, SCREEN_WIDTH, LAST_COLUMN = 38, 110, 60
 """Rows of a long table, and width of its heading [characters], that a text shows; chosen: a screen."""
 FORMATS = ("table", "json", "jsonl", "csv")
 SCHEMA = "gemm-model/1"
@@ -146,7 +146,7 @@ def screen_text(rows: pd.DataFrame, kept: Collection[str]) -> str:
 
 
 def text_table(rows: Rows | pd.DataFrame) -> str:
-    """A table in aligned columns; columns without any value are left out."""
+    """A table in aligned columns, a long last one in several lines; columns without any value are left out."""
     found = records(rows)
     names = [
         name
@@ -159,12 +159,13 @@ def text_table(rows: Rows | pd.DataFrame) -> str:
         is_text = all(isinstance(row.get(name), str | None) for row in found)
         width = max(map(len, column))
         columns.append([cell.ljust(width) if is_text else cell.rjust(width) for cell in column])
-    return "\n".join(" ".join(line).rstrip() for line in zip(*columns, strict=True))
+    left = sum(len(column[0]) + 1 for column in columns[:-1])
+    wrap = textwrap.TextWrapper(max(SCREEN_WIDTH, left + LAST_COLUMN), subsequent_indent=left * " ")
+    wrap.break_long_words = wrap.break_on_hyphens = False
+    return "\n".join(wrap.fill(" ".join(line).rstrip()) for line in zip(*columns, strict=True))
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, float):
-        return number_text(value)
-    return str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
