@@ -32,16 +32,15 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    **{"predict": "api", "predict_table": "api", "expected_time": "choice.expected"},
-    **{"rank_routing": "choice.expected", "Ranker": "choice.selection", "rank": "choice.selection"},
-    **{"AttentionConfig": "core.attention", "AttentionProblem": "core.attention"},
-    **{"ConvProblem": "core.conv", "Epilogue": "core.epilogue", "InputError": "core.errors"},
-    **{"GpuSpec": "core.gpu", "load_gpu": "core.gpu", "GroupedGemm": "core.grouped"},
-    **{"KernelConfig": "core.kernel_config", "Prediction": "core.prediction"},
-    **{"GemmProblem": "core.problem", "Routing": "core.routing", "GemmTimer": "integrations.torch_timer"},
-    **{"triton_perf_model": "integrations.triton", "explain": "kernel_model.explanation"},
-    **{"families": "kernels.registry", "models": "models", "Parallelism": "serving.layers"},
-    **{"Step": "serving.model_parts", "predict_model": "serving.model_time"},
+    **{"triton_perf_model": "integrations.triton", "GemmTimer": "integrations.torch_timer", "predict": "api"},
+    **{"explain": "kernel_model.explanation", "predict_model": "serving.model_time", "predict_table": "api"},
+    **{"AttentionProblem": "core.attention", "KernelConfig": "core.kernel_config", "Routing": "core.routing"},
+    **{"AttentionConfig": "core.attention", "expected_time": "choice.expected", "Ranker": "choice.selection"},
+    **{"rank_routing": "choice.expected", "Prediction": "core.prediction", "Parallelism": "serving.layers"},
+    **{"families": "kernels.registry", "GroupedGemm": "core.grouped", "GemmProblem": "core.problem"},
+    **{"Step": "serving.model_parts", "Epilogue": "core.epilogue", "InputError": "core.errors"},
+    **{"rank": "choice.selection", "ConvProblem": "core.conv", "load_gpu": "core.gpu", "GpuSpec": "core.gpu"},
+    **{"models": "models"},
 }
 """Of each name its module in this package."""
 

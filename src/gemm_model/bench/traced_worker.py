@@ -314,8 +314,7 @@ def main() -> int:
     parser.add_argument("--waits", action="store_true", help="add ranges for each wait of the ring")
     parser.add_argument("--no-stores", action="store_true", help="drop the ranges of an epilogue's parts")
     arguments = parser.parse_args()
-    code = Turns.run_copy() if arguments.part == RANGES else None
-    if code is not None:
+    if arguments.part == RANGES and (code := Turns.run_copy()) is not None:
         return code
     if arguments.waits:
         add_wait_ranges()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -109,11 +110,8 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
 
 def _gpu(device: str) -> GpuSpec:
     """The GPU of this machine."""
-    worker = WorkerProcess(device)
-    try:
+    with closing(WorkerProcess(device)) as worker:
         card = describe_card(worker)
-    finally:
-        worker.close()
     return load_gpu(base_gpu(card["gpu_name"], {name: load_gpu_mapping(name) for name in gpu_names()}))
 
 
