@@ -10,7 +10,6 @@ import ast
 import inspect
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.resources import files
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import gemm_model
 from gemm_model.bench.device import TimingSettings
 from gemm_model.cli import VERBS
+from gemm_model.commands.options import add_verb
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.kernel_model.calibration_file import load_calibration, silicon_entries
 from gemm_model.kernels.mechanisms import KERNEL, MECHANISMS
@@ -66,7 +66,7 @@ def commands() -> str:
     ]
     for verb, of_verb in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"gemm-model {verb}", add_help=False)
-        import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
+        add_verb(parser, verb)
         lines += [
             f"## {verb}",
             "",

@@ -24,13 +24,7 @@ VERB = '''"""`gemm-model greet`: says what it is given."""
 
 import argparse
 
-from gemm_model.commands import common
 from gemm_model.report.document import Document
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("who", help="whom to greet")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -82,6 +76,9 @@ def run(tmp_path_factory):
     edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
 
     (package / "commands/greet.py").write_text(VERB)
+    (package / "config/commands/greet.toml").write_text(
+        'uses = ["answer"]\n\n[who]\nhelp = "whom to greet"\n'
+    )
     with (package / "config/verbs.toml").open("a") as verbs:
         verbs.write('\n[greet]\nsummary = "greet somebody"\nexamples = ["world", "world --format json"]\n')
     (folder / "library.py").write_text(PROVIDER)
@@ -123,6 +120,6 @@ def test_a_provider_is_a_class_that_needs_no_list(run):
     assert "library:Library" in run("benchmark", *words)
 
 
-def test_a_verb_is_a_module_and_a_line(run):
+def test_a_verb_is_a_module_its_options_and_a_line(run):
     assert run("greet", "world") == "hello world\n"
     assert json.loads(run("greet", "world", "--format", "json"))["verb"] == "greet"

@@ -8,6 +8,7 @@ from pathlib import Path
 from gemm_model.cli import OneSentenceParser, run_and_report
 from gemm_model.commands import benchmark
 from gemm_model.commands.common import show
+from gemm_model.commands.options import add_verb
 from gemm_model.commands.predict import predict_table_file
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import load_settings
@@ -54,7 +55,7 @@ def benchmark_main(words: Sequence[str]) -> int:
 
 def _benchmark(words: Sequence[str]) -> int:
     parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
-    benchmark.add_arguments(parser)
+    add_verb(parser, "benchmark")
     parser.keep_defaults_apart()
     overrides, rest = parser.apart(words)
     args = parser.with_defaults(parser.parse_args(rest))

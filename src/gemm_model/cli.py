@@ -15,12 +15,17 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from gemm_model.commands.options import add_verb
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import GemmModelError, InputError
+
+if TYPE_CHECKING:
+    from gemm_model.report.document import Document
 
 VERBS: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "verbs.toml").read_text(encoding="utf-8"))
 """Summary and examples of each verb; a module of `commands` runs it."""
@@ -106,11 +111,14 @@ def _is_shown(action: argparse.Action) -> bool:
     return action.option_strings != [] and action.nargs != 0 and not action.required
 
 
-def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | None]:
-    """The command's parser with the options of one verb, or of all where it is None; and that verb's own.
+def _run(verb: str, args: argparse.Namespace) -> Document | None:
+    """Only the module of the verb that runs is imported: the others may need packages that are not installed."""
+    found: Document | None = import_module(f"gemm_model.commands.{verb.replace('-', '_')}").run(args)
+    return found
 
-    Only the verb that runs is imported: the others may need packages that are not installed.
-    """
+
+def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | None]:
+    """The command's parser with the options of one verb, or of all where it is None; and that verb's own."""
     parser = OneSentenceParser(
         prog="gemm-model",
         description="How fast a GPU matrix multiplication will run, and why, without running it.",
@@ -127,9 +135,8 @@ def parser_of(verb: str | None) -> tuple[OneSentenceParser, OneSentenceParser | 
         summary = of_verb["summary"]
         child = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if verb in (name, None):
-            module = import_module(f"gemm_model.commands.{name.replace('-', '_')}")
-            module.add_arguments(child)
-            child.set_defaults(run=module.run)
+            add_verb(child, name)
+            child.set_defaults(run=partial(_run, name))
             child.epilog = "\n".join(
                 ["examples:", *(f"  gemm-model {name} {words}" for words in of_verb["examples"])]
             )

@@ -11,7 +11,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from gemm_model.cli import OneSentenceParser, main
+from gemm_model.commands.options import add_verb
 from gemm_model.fleet.cluster import _batch_jobs
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 
@@ -161,7 +161,7 @@ def _with_files(words):
 def check_options(words):
     verb, *rest = words
     parser = OneSentenceParser(exit_on_error=False)
-    import_module(f"gemm_model.commands.{verb.replace('-', '_')}").add_arguments(parser)
+    add_verb(parser, verb)
     parser.parse_args(parser.apart(rest)[1])
 
 

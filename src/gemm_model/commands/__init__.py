@@ -1,1 +1,1 @@
-"""The verbs of the command `gemm-model`: one module each, with `add_arguments(parser)` and `run(args)`."""
+"""The verbs of the command `gemm-model`: one module each, with `run(args)`."""

@@ -14,7 +14,7 @@ from gemm_model.attention.explanation import AttentionWorld, attention_differenc
 from gemm_model.attention.kernels import is_own
 from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.commands import common, compare
-from gemm_model.core.attention import EXAMPLE, KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPTIONS = ("attention", "attention_config")
-
-
-def add_attention(parser: argparse.ArgumentParser, *, config: bool = True) -> None:
-    """The options by which a verb is asked about attention in place of a GEMM."""
-    text = f"an attention, in place of a GEMM: '{EXAMPLE}' (default: none)"
-    parser.add_argument("--attention", metavar="WORDS", help=text)
-    if config:
-        text = "its kernel, such as 'flash_attention tile=128x128 num_splits=4 pack_gqa=0'"
-        parser.add_argument("--attention-config", metavar="WORDS", default=KERNELS[0], help=text)
 
 
 def asked(args: argparse.Namespace) -> bool:

@@ -14,11 +14,9 @@ from typing import Any
 from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.environment import command_line, package_versions, timestamp
-from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
-from gemm_model.bench.rows import L2_STATES, NORM, Row, padded
+from gemm_model.bench.provider import Provider, load_provider
+from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import (
-    SHUFFLE_SEED,
-    SWAPPED,
     ChainOptions,
     ConfigFilter,
     arranged,
@@ -32,7 +30,6 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import attention, common
-from gemm_model.commands.options import add_options
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
@@ -40,7 +37,6 @@ from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.regimes import REGIME_NAMES
 from gemm_model.core.settings import load_settings
 from gemm_model.fleet.cluster import joined
 from gemm_model.report.document import Document
@@ -62,22 +58,6 @@ DRY_RUN_CAPABILITY = (9, 0)
 
 MOST_DIGITS = 18
 """Most digits of a whole number [1]; options; chosen: Python refuses numbers of thousands of digits."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    groups = add_options(
-        parser,
-        "benchmark",
-        providers=PROVIDERS,
-        schedules=SCHEDULES,
-        regimes=REGIME_NAMES,
-        l2_states=L2_STATES,
-        seed=SHUFFLE_SEED,
-        norm=NORM,
-        swapped=SWAPPED,
-    )
-    common.add_page(groups["where to"], "the measurements against predictions (for `gpu=NAME`, default h200)")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
@@ -23,23 +22,11 @@ from gemm_model.report.document import Document, File
 from gemm_model.report.page.content import Page
 from gemm_model.report.progress import Progress
 
-RESIDUALS = ("auto", "donor", "off")
-PROCESSES = "2"
-"""Fits of hold-outs at once: as many as a small machine has processors."""
-
-
 MOST_PROCESSES = 4096
 """Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""
 
 TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24")
 """Timing of each row; `--quick`; chosen: a third shorter than in a large benchmark, as few rows judge no choice."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "calibrate", residuals=RESIDUALS, processes=PROCESSES)
-    common.add_gpu(parser)
-    common.add_page(parser, "the held-out predictions against the measurements")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document | None:

@@ -14,17 +14,11 @@ from gemm_model.bench.characterization import (
     require_agreement,
 )
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, is_yaml_file, load_config, load_gpu_mapping
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.report.document import Document
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "characterize")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document:

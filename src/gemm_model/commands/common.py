@@ -10,19 +10,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands.options import add_options
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
 from gemm_model.core.files import atomic_path, atomic_write, check_writable
-from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULERS, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED, regime_name
-from gemm_model.core.settings import READ_BY_MODELS, Settings, load_settings
+from gemm_model.core.settings import Settings, load_settings
 from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.document import FORMATS, Document, File, records
 from gemm_model.report.page.content import Page
-from gemm_model.report.page.html import check_page, write_page
+from gemm_model.report.page.html import write_page
 from gemm_model.report.progress import Progress
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ CONFIG = (
 GPU = ("gpu", "sms", "cfg")
 SETTINGS = (*GPU, "model", "regime", "calibration", "residual")
 OUTPUT = ("format", "output")
-"""Options by the functions below that add them."""
+"""Options by the sets of `config/commands` that declare them."""
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 TRACE_SUFFIXES = (".json",)
@@ -45,26 +44,11 @@ TABLE_SUFFIXES = (".csv", ".csv.gz")
 """Endings of file names, by content."""
 READ_WHEN_SETTLED = ("power_cap_w", "idle_power_w")
 """Numbers of a GPU that only a settled clock depends on."""
-BATCH_DEFAULT_DTYPE = "bf16"
-
-
-def add_gpu(parser: argparse.ArgumentParser, *, model: str | None = None) -> None:
-    """--gpu, --sms and --cfg; `model` is the verb's default."""
-    add_options(parser, "gpu")
-    parser.set_defaults(default_model=model, parts=READ_BY_MODELS)
-
-
-def add_settings(
-    parser: argparse.ArgumentParser, *, model: str | None = None, default_regime: str = "burst"
-) -> None:
-    """Options that choose GPU, model and calibration; `key=value` words change anything else."""
-    add_gpu(parser, model=model)
-    add_options(parser, "settings", default_regime=default_regime)
 
 
 def settings(args: argparse.Namespace) -> Settings:
     """The configuration that options and `key=value` words choose, over the verb's own defaults."""
-    chosen = {} if args.default_model is None else {"model": args.default_model}
+    chosen = {"model": args.default_model} if args.default_model else {}
     for key in ("gpu", "model"):
         value = getattr(args, key, None)
         word = next((word for word in args.overrides if word.lstrip("+").startswith(f"{key}=")), None)
@@ -104,28 +88,6 @@ def refuse_given(args: argparse.Namespace, names: Iterable[str], how: str) -> No
     given = sorted(args.given & set(names))
     if given:
         raise InputError(f"--{given[0].replace('_', '-')} has no effect {how}; expected it left out")
-
-
-def add_output(parser: argparse.ArgumentParser, what: str = "the result (default: stdout)") -> None:
-    """--output and --format: the place and format of the result."""
-    parser.add_argument("--output", type=Path, help=f"a file for {what}")
-    add_format(parser, default="by the ending of --output, else table")
-
-
-def add_format(
-    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, default: str = "table"
-) -> None:
-    rows = ", jsonl one row per line" if "jsonl" in formats else ""
-    parser.add_argument(
-        "--format", choices=formats, help=f"output format: json is one document{rows} (default: {default})"
-    )
-
-
-def add_input(parser: argparse.ArgumentParser, what: str, *, earlier_name: str | None = None) -> None:
-    """--input: the table that a verb reads; its earlier name still works but is not listed."""
-    parser.add_argument("--input", type=Path, help=f"{what} (CSV, also .gz, JSON, JSON lines or Parquet)")
-    if earlier_name is not None:
-        parser.add_argument(earlier_name, dest="input", type=Path, help=argparse.SUPPRESS)
 
 
 def document(chosen: Settings, **parts: Any) -> Document:
@@ -170,24 +132,6 @@ def check_document(args: argparse.Namespace, *others: Path | None) -> None:
     if args.format is None and args.output is not None and args.output.suffix:
         check_suffix("output", args.output, suffixes)
     check_outputs(args.output, *others)
-
-
-def add_page(parser: argparse._ActionsContainer, of_what: str, *, required: bool = False) -> None:
-    """The option that names a page to write."""
-    parser.add_argument(
-        "--html",
-        type=_page_path,
-        metavar="FILE",
-        required=required,
-        help=f"write a page with {of_what}; one file that needs no network"
-        + ("" if required else " (default: none)"),
-    )
-
-
-def _page_path(text: str) -> Path:
-    path = Path(text)
-    check_page(path)
-    return path
 
 
 def page(path: Path | None, content: Callable[[], Page]) -> File:
@@ -236,15 +180,6 @@ def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> N
         return
     endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
     raise InputError(f"--{option} {path}: expected a name that ends in {endings}")
-
-
-def add_problem(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Options that describe one GEMM."""
-    add_options(parser, "problem", required=required)
-
-
-def add_dtype(parser: argparse.ArgumentParser, default: str = BATCH_DEFAULT_DTYPE) -> None:
-    parser.add_argument("--dtype", default=default, help="operand type, such as bf16, fp8, nvfp4")
 
 
 def listed(text: str) -> list[str]:
@@ -316,13 +251,6 @@ def _overridden(args: argparse.Namespace, key: str) -> bool:
 def place(gpu: str, regime: str | None) -> dict[str, Any]:
     """Where an answer holds, as columns of a table: the card, and the regime of a model that has several."""
     return {"gpu": gpu} if regime is None else {"gpu": gpu, "regime": regime}
-
-
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Options that describe one kernel configuration."""
-    add_options(
-        parser, "config", schedules=SCHEDULES, rasters=RASTERS, kernels=KERNELS, schedulers=SCHEDULERS
-    )
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

@@ -7,15 +7,6 @@ import argparse
 from gemm_model.commands import common
 from gemm_model.report.document import Document
 
-SHELLS = ("bash", "zsh", "tcsh")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "shell", choices=SHELLS, metavar="|".join(SHELLS), help="the shell that the script is for"
-    )
-    common.add_format(parser, ("table", "json"))
-
 
 def run(args: argparse.Namespace) -> Document:
     import shtab

@@ -6,16 +6,9 @@ import argparse
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "cutlass-profiler")
-    common.add_settings(parser)
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.environment import command_line, package_versions, timestamp
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=tuple(ACTIONS), metavar="|".join(ACTIONS), help="what to do")
-    add_options(parser, "data")
-    common.add_output(parser, "the rows of export (CSV), or the answer")
 
 
 def run(args: argparse.Namespace) -> Document | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_folder_writable
 from gemm_model.core.gpu import GpuSpec, as_gpu
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 
 
 AICONFIGURATOR, VIDUR = PLANNERS = ("aiconfigurator", "vidur")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "emit", planners=PLANNERS)
-    common.add_input(parser, "table of sizes m, n, k (default: a grid of those that models have)")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -11,23 +11,15 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import changed_machine
 from gemm_model.config import YAML_SUFFIXES
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
-from gemm_model.pipeline.machine import PipelineMachine, machine_names
+from gemm_model.pipeline.machine import PipelineMachine
 from gemm_model.report.document import Document, File
 
 COLUMNS = tuple(spec.name for spec in fields(Runs))
-DEFAULT_FIT = "mac_per_us,math_startup_us,load_bytes_per_us,load_startup_us,epilogue_us,init_us"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_input(parser, f"measured kernels: columns {', '.join(COLUMNS)}")
-    add_options(parser, "estimate", machine_names=machine_names(), default_fit=DEFAULT_FIT)
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -12,7 +12,6 @@ from typing import Any
 from gemm_model.choice.expected import rank_routing
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.commands import attention, common, compare, kinds
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -45,17 +44,6 @@ NAME = 40
 """Characters of a kernel's name [1]; tables of a profile; chosen."""
 BAR = 40
 """Characters of a whole runtime [1]; texts; chosen."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_output(parser)
-    common.add_settings(parser, model=MODEL)
-    common.add_problem(parser, required=False)
-    common.add_config(parser)
-    kinds.add_kinds(parser)
-    add_options(parser, "explain")
-    common.add_page(parser, "the kernel, or with --against the difference")
-    attention.add_attention(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -10,7 +10,7 @@ from gemm_model.choice.expected import ExpectedTime, rank_routing
 from gemm_model.choice.selection import Ranking
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.explain import settings_of
-from gemm_model.commands.rank import add_family, best_of, ranker_of, row_of
+from gemm_model.commands.rank import best_of, ranker_of, row_of
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.problem import swapped
 from gemm_model.kernel_model.explanation import MODEL, explain
@@ -19,16 +19,6 @@ from gemm_model.report.page.kernel import shape_page
 
 ALL_KERNELS = 1_000_000
 """Kernels to rank [1]; pages, whose map of tiles and clusters needs all; more than any family offers."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=False)
-    kinds.add_kinds(parser)
-    attention.add_attention(parser, config=False)
-    common.add_settings(parser, model=MODEL)
-    add_family(parser)
-    common.add_page(parser, "the problem", required=True)
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import MAX_SIZE
@@ -44,14 +43,6 @@ OF_A_STAGE = {
 }
 """Column of the table of stages -> what it holds of a `Stage`."""
 PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "what_if", "plot")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_gpu(parser, model="MemoryHierarchyModel")
-    add_options(parser, "hierarchy")
-    common.add_dtype(parser, default="fp32")
-    common.add_input(parser, "--ladder: measurements to compare with", earlier_name="--measurements")
-    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

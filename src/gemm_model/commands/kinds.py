@@ -8,12 +8,11 @@ from typing import Any
 
 from gemm_model.choice.expected import ExpectedTime, expected_time
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
-from gemm_model.core.grouped import LAYOUTS, GroupedGemm
+from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
@@ -23,11 +22,6 @@ BATCH = ("broadcast", "batch_strides")
 KINDS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)
 ROUTING = ("experts", "tokens", "top_k", "routing", "routings", "seed")
 OPTIONS = (*KINDS, *ROUTING)
-
-
-def add_kinds(parser: argparse.ArgumentParser) -> None:
-    """The options of the kinds of problem."""
-    add_options(parser, "kinds", layouts=LAYOUTS)
 
 
 def routing(args: argparse.Namespace) -> Routing | None:

@@ -18,13 +18,6 @@ from gemm_model.models import DEFAULT_MODEL, models
 from gemm_model.report.document import Document
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", nargs="?", choices=tuple(LISTS), metavar="|".join(LISTS), help="what to list (default: all)"
-    )
-    common.add_output(parser)
-
-
 def run(args: argparse.Namespace) -> Document:
     common.no_overrides(args)
     common.check_document(args)

@@ -10,7 +10,6 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import but, cards_asked
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
@@ -23,17 +22,6 @@ TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
 HIDDEN = ("gpu", "phase", "attention", "flop")
 """Columns that the text leaves out."""
-BANDS = """The band of a sum has two shares. The smallest band of the parts is taken for the card's error, which is the
-same in all parts and adds up linearly. What the other bands have beyond it adds up in quadrature."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = f"{parser.description or ''}\n\n{BANDS}"
-    add_options(parser, "model", tokens=TOKENS)
-    common.add_gpu(parser)
-    parser.set_defaults(parts=("gpu",))
-    common.add_output(parser)
-    common.add_page(parser, "each pass by part")
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,17 @@ def regime(text: str) -> str:
     return name
 
 
-KINDS = {"path": Path, "whole": whole_number, "float": float, "regime": regime}
+def page_path(text: str) -> Path:
+    """The name of a page that can be written, checked before the work."""
+    from gemm_model.report.page.html import check_page
+
+    check_page(Path(text))
+    return Path(text)
+
+
+KINDS = {"path": Path, "page": page_path, "whole": whole_number, "float": float, "regime": regime}
 """What `kind` reads a word as; text where it is left out."""
+_WORD = re.compile(r"\{([\w.]+)\}")
 
 
 def between(
@@ -53,22 +64,27 @@ def between(
     return number
 
 
-def add_options(
-    parser: argparse._ActionsContainer, name: str, **words: Any
-) -> dict[str, argparse._ArgumentGroup]:
-    """Add the options of `config/commands/{name}.toml`; returns their groups by title.
+def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the options that `config/commands/{verb}.toml` declares, then those of the sets that it `uses`.
 
-    `{word}` in a value is one of `words`: the value itself where it stands alone, its names within a text.
+    What a verb declares of an option of such a set goes before what the set says. `defaults` are values without
+    an option, `about` stands behind the summary.
     """
-    groups = {}
-    for option, settings in _declared(name).items():
+    own = _declared(verb)
+    found: dict[str, dict[str, Any]] = {}
+    for declared in (own, *map(_declared, own.get("uses", ()))):
+        for option, settings in declared.items():
+            if isinstance(settings, Mapping):
+                found[option] = {**settings, **found.get(option, {})}
+    parser.set_defaults(**{name: _filled(value, {}) for name, value in found.pop("defaults", {}).items()})
+    parser.description = "\n\n".join(filter(None, (parser.description, own.get("about")))) or None
+    for option, settings in found.items():
         if all(isinstance(each, Mapping) for each in settings.values()):
-            groups[option] = parser.add_argument_group(option)
+            group = parser.add_argument_group(option)
             for inner, of_inner in settings.items():
-                _add(groups[option], inner, of_inner, words)
+                _add(group, inner, of_inner)
         else:
-            _add(parser, option, settings, words)
-    return groups
+            _add(parser, option, settings)
 
 
 @cache
@@ -76,11 +92,12 @@ def _declared(name: str) -> dict[str, Any]:
     return tomllib.loads((CONFIG_DIR / "commands" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def _add(
-    parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any], words: Mapping[str, Any]
-) -> None:
-    """Add one option: argparse's own settings, and `or` (another name), `kind`, `least`, `most` and `hidden`."""
-    settings = {key: _filled(value, words, whole=key != "help") for key, value in declared.items()}
+def _add(parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any]) -> None:
+    """Add one option: argparse's own settings, and `or` (another name), `earlier` (one that help leaves out),
+    `kind`, `least`, `most`, `hidden`, and `words` of its texts.
+    """
+    words = declared.get("words", {})
+    settings = {key: _filled(value, words) for key, value in declared.items() if key != "words"}
     names = [option, *([settings.pop("or")] if "or" in settings else [])]
     if "kind" in settings:
         settings["type"] = KINDS[settings.pop("kind")]
@@ -93,16 +110,30 @@ def _add(
         settings["help"] = argparse.SUPPRESS
     if settings.get("default") == "suppressed":
         settings["default"] = argparse.SUPPRESS
-    parser.add_argument(*names, **settings)
+    earlier = settings.pop("earlier", None)
+    action = parser.add_argument(*names, **settings)
+    if earlier is not None:
+        parser.add_argument(earlier, dest=action.dest, type=settings["type"], help=argparse.SUPPRESS)
 
 
-def _filled(value: Any, words: Mapping[str, Any], *, whole: bool) -> Any:
-    if not isinstance(value, str) or "{" not in value:
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
+    """A setting with what its `{word}` stand for: one of `words`, or a name of the package by its path.
+
+    A value that is such a word alone is the value itself; within a text its names are listed.
+    """
+    if not isinstance(value, str):
         return value
-    if whole and value[1:-1] in words:
-        return words[value[1:-1]]
-    texts = {
-        name: ", ".join(each) if isinstance(each, Iterable) and not isinstance(each, str) else each
-        for name, each in words.items()
-    }
-    return value.format_map(texts)
+    if (whole := _WORD.fullmatch(value)) and whole[1] not in words:
+        return _named(whole[1])
+    while found := _WORD.search(value):
+        told = words.get(found[1]) or _named(found[1])
+        text = ", ".join(told) if isinstance(told, Iterable) and not isinstance(told, str) else str(told)
+        value = value[: found.start()] + text + value[found.end() :]
+    return value
+
+
+def _named(path: str) -> Any:
+    """What a module of the package calls so, or what the function of that name returns."""
+    module, _, name = path.rpartition(".")
+    found = getattr(import_module(f"gemm_model.{module}"), name)
+    return found() if callable(found) else found

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.models import create_model
 from gemm_model.overlap.config import OverlapSetting
@@ -19,12 +18,6 @@ from gemm_model.report.document import Document, plain, text_table
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 
 PLANNED = ("split_k", "stages", "clusters")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "overlap")
-    common.add_gpu(parser, model="OverlapModel")
-    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
@@ -22,7 +21,6 @@ from gemm_model.pipeline.machine import (
     PipelineMachine,
     Workload,
     load_machine,
-    machine_names,
     with_parameters,
     workload,
 )
@@ -34,20 +32,6 @@ WHY_CALIBRATED = (
     f"an H200 that no fit had seen, {PIPELINE} by 10.5 %"
 )
 """Which of two models that disagree to trust (docs/evidence/accuracy.md, docs/models/pipeline.md)."""
-
-
-def add_machine(parser: argparse.ArgumentParser) -> None:
-    """Arguments that choose the machine: a GPU, or a machine described by its rates and latencies."""
-    common.add_gpu(parser, model=PIPELINE)
-    add_machine_options(parser)
-
-
-def add_machine_options(parser: argparse.ArgumentParser) -> None:
-    """The machine in place of a GPU, and how its warps share the work.
-
-    Words `parameter=value` change the machine's parameters, or the configuration where a GPU is chosen.
-    """
-    add_options(parser, "machine", machine_names=machine_names(), consumers=CONSUMERS)
 
 
 def _schedule(args: argparse.Namespace) -> dict[str, Any]:

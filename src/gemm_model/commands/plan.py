@@ -8,20 +8,12 @@ from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document
 
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|min|h)")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "plan")
-    common.add_gpu(parser)
-    common.add_input(parser, "sizes to choose from: m, n, k (default: sizes from one row to many)")
-    common.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -9,8 +9,7 @@ import numpy as np
 
 from gemm_model.choice.portfolio import Portfolio, choose_portfolio
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
-from gemm_model.commands.rank import add_family, ranker_of
+from gemm_model.commands.rank import ranker_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.kernels.candidates import Candidate
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_us", "best_us", "loss")
 """Of a shape what the text shows."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_input(parser, "table of problems (m, n, k, in_dtype)", earlier_name="--table")
-    common.add_output(parser)
-    add_options(parser, "portfolio")
-    common.add_dtype(parser)
-    common.add_page(parser, "the kernels and what each shape loses")
-    common.add_settings(parser)
-    add_family(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

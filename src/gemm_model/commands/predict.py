@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.compare import but
-from gemm_model.commands.kinds import add_kinds
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
@@ -41,20 +40,6 @@ TELL_APART = (
 )
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_input(parser, "table of kernels, measured or not")
-    common.add_output(
-        parser, "the result; of a table a file such as t.csv, or a folder for predictions, plots and summary"
-    )
-    common.add_settings(parser)
-    common.add_problem(parser, required=False)
-    common.add_config(parser)
-    add_kinds(parser)
-    attention.add_attention(parser)
-    sweep.add_sweep(parser)
-    common.add_page(parser, "the table: curves, rooflines and maps with filters")
 
 
 def run(args: argparse.Namespace) -> Document:

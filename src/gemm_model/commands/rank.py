@@ -10,7 +10,6 @@ from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
 from gemm_model.choice.expected import RoutedRanking, rank_routing
 from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, without_twins
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import Prediction
@@ -18,7 +17,7 @@ from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.routing import Routing
 from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.kernels.emit import EMITTERS, emit
-from gemm_model.kernels.registry import ANY_FAMILY, families
+from gemm_model.kernels.registry import families
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, screen_text, text_table
 from gemm_model.report.page.choice import ranking_page
@@ -29,23 +28,8 @@ if TYPE_CHECKING:
     from gemm_model.choice.across_families import Against
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_input(
-        parser, "table of problems (m, n, k, in_dtype): the best for each", earlier_name="--table"
-    )
-    common.add_output(parser)
-    common.add_problem(parser, required=False)
-    kinds.add_kinds(parser)
-    attention.add_attention(parser, config=False)
-    common.add_settings(parser)
-    add_family(parser)
-    add_options(parser, "rank", emitters=tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS))))
-    sweep.add_sweep(parser)
-    common.add_page(parser, "the ranking: bands, ties, tile against cluster")
-
-
-def add_family(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "family", families=families(), any_family=ANY_FAMILY)
+TARGETS = tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS)))
+"""What `--emit` writes for."""
 
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.gpu import load_gpu
@@ -26,7 +25,6 @@ from gemm_model.serving.model_list import listed_models
 from gemm_model.serving.problem import BLOCK_FP8, MOE
 from gemm_model.serving.write import Card, CellFile, Server, write_file
 
-LISTED = "list"
 RANKS = (1, 2, 4, 8)
 """Tensor parallelism of `--models list` where --tp is left out [cards]; chosen: the sizes of one host."""
 DEFAULT_TRITON = "3.6.0"
@@ -34,11 +32,6 @@ JUDGED = ("h200",)
 """Cards on which choices of these kernels were measured."""
 WORTH_PROCESSES = 48
 """Cells from which on several processes choose [1]; chosen: one takes a second to start."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "serve-configs", listed=(LISTED,), default_triton=DEFAULT_TRITON)
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

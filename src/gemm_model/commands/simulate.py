@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common
-from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import (
     CALIBRATED,
     PIPELINE,
     WHY_CALIBRATED,
-    add_machine_options,
     machine_and_work,
 )
 from gemm_model.core.batch import batch_of
@@ -38,17 +36,6 @@ if TYPE_CHECKING:
 OF_THE_MACHINE = ("consumers", "dma_warps")
 OF_THE_TIMELINE = ("measured", "table", "sm")
 """Options that only one of the two ways reads."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=False)
-    common.add_config(parser)
-    attention.add_attention(parser)
-    common.add_settings(parser)
-    add_machine_options(parser)
-    common.add_output(parser)
-    add_options(parser, "simulate")
-    common.add_page(parser, "the timeline, with every wait and its reason")
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.commands.pipeline_choice import (
     CALIBRATED,
     PIPELINE,
     WHY_CALIBRATED,
-    add_machine,
     gpu_model,
     machine_on_gpu,
     named_machine,
@@ -24,7 +22,7 @@ from gemm_model.commands.pipeline_choice import (
 from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.kernel_config import AUTO_KERNEL, SCHEDULES, KernelConfig, parse_extent
+from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
@@ -32,29 +30,14 @@ from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachi
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
 from gemm_model.report.document import Document
-from gemm_model.solve.exact import OBJECTIVES, Candidates, Choice, solve_exact
-from gemm_model.solve.smt import DEFAULT_TIMEOUT_S, solve_smt
+from gemm_model.solve.exact import Candidates, Choice, solve_exact
+from gemm_model.solve.smt import solve_smt
 
-METHODS = ("exact", "smt", "both")
 MAX_STAGES = 12
 TILE_STEP = 16
 MAX_TILE = 256
 
 Allowed = Callable[[Candidates], BoolArray]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=True)
-    add_machine(parser)
-    common.add_output(parser)
-    add_options(
-        parser,
-        "solve",
-        schedules=SCHEDULES,
-        objectives=OBJECTIVES,
-        methods=METHODS,
-        default_timeout_s=DEFAULT_TIMEOUT_S,
-    )
 
 
 def run(args: argparse.Namespace) -> Document:

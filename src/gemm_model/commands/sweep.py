@@ -11,7 +11,6 @@ import numpy as np
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import Asked, but, cards_asked, caveats
-from gemm_model.commands.options import add_options
 from gemm_model.core.attention import SIZES
 from gemm_model.core.errors import InputError
 from gemm_model.report.document import Document, text_table
@@ -26,11 +25,6 @@ BAR = 30
 """Characters of the most TFLOP/s [1]; texts; chosen."""
 _NUMBER = r"(\d{1,12}(?:\.\d{1,9})?)"
 _SWEEP = re.compile(rf"\s*([A-Za-z_][\w.]*)\s*=\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s+by\s+{_NUMBER}\s*(x?)\s*")
-
-
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """The options that ask for many values of one number."""
-    add_options(parser, "sweep")
 
 
 def asked(args: argparse.Namespace) -> bool:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.core.errors import InputError
-from gemm_model.kernels.registry import ANY_FAMILY, TORCH_FAMILY, families
 from gemm_model.report.document import Document
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, "torch", torch_family=TORCH_FAMILY, families=families(), any_family=ANY_FAMILY)
-    common.add_settings(parser, default_regime="graph")
-    common.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> Document:

@@ -14,7 +14,6 @@ from gemm_model.bench.runner import describe_card
 from gemm_model.bench.sweep import rows_of_table
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import common
-from gemm_model.commands.options import add_options
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 
 PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
 OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_problem(parser, required=False)
-    common.add_config(parser)
-    add_options(parser, "trace")
-    common.add_format(parser)
 
 
 def run(args: argparse.Namespace) -> Document:
