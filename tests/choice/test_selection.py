@@ -118,10 +118,7 @@ def test_a_description_is_read_back(index):
     assert wanted.get("swap_ab", False) == candidate.swap_ab
 
 
-@pytest.mark.parametrize(
-    "text",
-    [*("128", "128x128,cluster=2", "128x128,colour=red", "128x128,swap_ab=yes"), "128x128,schedule=fast"],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_bad_description_is_refused"))
 def test_a_bad_description_is_refused(text):
     with pytest.raises(InputError, match="expected"):
         RANKER.why_not(PROBLEM, text)

@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
+from tests.cases import cases
 from tests.conftest import ROOT
 
 
@@ -145,18 +146,7 @@ KERNEL = (*SQUARE, "--cta", "128x128")
 
 
 @pytest.mark.parametrize(
-    ("words", "named", "endings"),
-    [
-        (("rank", *SQUARE, "--output"), "o.pdf", "one of .table, .json, .jsonl, .csv, .parquet, .txt"),
-        (("rank", *SQUARE, "--output"), "o.csv.gz", "one of .table"),
-        (("predict", *KERNEL, "--output"), "o.html", "one of .table"),
-        (("explain", *KERNEL, "--output"), "o.xlsx", "one of .table"),
-        (("simulate", *KERNEL, "--trace"), "t.txt", ".json"),
-        (("simulate", *KERNEL, "--table"), "t.json", ".csv or .csv.gz"),
-        (("simulate", *KERNEL, "--plot"), "t.txt", "one of .png, .svg, .pdf"),
-        (("list", "gpus", "--output"), "o.yaml", "one of .table"),
-        (("plan", "--budget", "60s", "--output"), "p.csv.gz", ".csv"),
-    ],
+    *cases(__file__, "test_a_file_whose_name_tells_no_format_that_it_can_have_is_refused")
 )
 def test_a_file_whose_name_tells_no_format_that_it_can_have_is_refused(
     tmp_path, gemm_model, words, named, endings
@@ -170,14 +160,7 @@ def test_a_file_whose_name_tells_no_format_that_it_can_have_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "needed"),
-    [
-        (("predict", *KERNEL), "needs 32768 bytes of shared memory a stage"),
-        (("rank", *SQUARE, "--kernel", "triton"), "no legal triton configuration on mine: tile"),
-        (("predict", *KERNEL, "--model", "PipelineModel"), "leaves no room for a pipeline stage in the"),
-        # Q and two stages of K and V, 128 x 128 of 2 bytes each, and 1,024 bytes of barriers.
-        (("rank", "--attention", "causal heads=8 kv_heads=8 seq_q=512 head_dim=128"), "needs 164864 bytes"),
-    ],
+    *cases(__file__, "test_a_card_with_less_shared_memory_than_a_kernel_needs_is_refused_by_key")
 )
 def test_a_card_with_less_shared_memory_than_a_kernel_needs_is_refused_by_key(
     tmp_path, gemm_model, words, needed

@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 
 from gemm_model.cli import VERBS, parser_of
+from tests.cases import cases
 from tests.conftest import ROOT
 
 SCHEMA = json.loads(files("gemm_model.report").joinpath("schema.json").read_text())
@@ -29,31 +30,7 @@ def document_of(gemm_model, *words):
     return document
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("predict", *KERNEL),
-        ("predict", *KERNEL, "--cfg"),
-        ("predict", *SIZES, "--model", "SOLModel", "--gpu", "rtx_4090"),
-        ("explain", *KERNEL),
-        ("explain", *KERNEL, "--against", "h100_sxm"),
-        ("explain", *KERNEL, "--against", "9us"),
-        ("rank", *SIZES, "--top", 3),
-        ("rank", *SIZES, "--why-not", "128x128"),
-        ("rank", *SIZES, "--emit", "quack"),
-        ("simulate", *KERNEL),
-        ("solve", *SIZES),
-        ("overlap", "--m", 4096, "--k", 4096),
-        ("hierarchy",),
-        ("hierarchy", "--ladder"),
-        ("hierarchy", "--text"),
-        ("hierarchy", "--solve"),
-        ("list", "gpus"),
-        ("list", "models"),
-        ("list", "families"),
-        ("list", "types"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_every_verb_prints_one_kind_of_document"))
 def test_every_verb_prints_one_kind_of_document(gemm_model, words):
     document = document_of(gemm_model, *words)
     assert document["rows"]

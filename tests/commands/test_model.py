@@ -14,6 +14,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.integrations.huggingface import shapes_of
 from gemm_model.serving.model_parts import LatentDecode, Part, parts_of
 from gemm_model.serving.model_time import ModelTime, PartTime
+from tests.cases import cases
 from tests.conftest import ROOT
 
 LLAMA = str(ROOT / "examples" / "llama_8b.json")
@@ -129,10 +130,7 @@ def test_cards_share_the_work_of_one(config, step, parallel):
     assert cards * shared == pytest.approx(alone + again, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("regime", "asked"),
-    [("sustained", "--context"), ("graph", "--context"), ("sustained", "--prompt-tokens")],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_pass_is_the_sum_of_predictions_of_its_parts"))
 def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime, asked):
     document = document_of(gemm_model, LLAMA, "--tp", 2, "--batch", 16, asked, 700, "--regime", regime)
     ranker = gm.Ranker("h200", family="cublas", options={"regime": regime, "l2": "written"})
@@ -246,18 +244,7 @@ def test_tables_hold_both_phases_where_neither_is_asked(gemm_model, tmp_path):
     assert "no vocab_size: no head, and queries see keys on both sides" in encoder.out + encoder.err
 
 
-@pytest.mark.parametrize(
-    ("config", "words", "sentence"),
-    [
-        ({"hidden_size": 64}, (), "no num_hidden_layers or n_layer"),
-        ({**SMALL, "torch_dtype": "float32"}, (), "in_dtype is fp32"),
-        ({**GQA, "quantization_config": {"quant_method": "awq", "bits": 4}}, (), "weights of int4, which"),
-        ({**GQA, "quantization_config": {"quant_method": "mxfp4"}}, (), "weights of mxfp4, which another"),
-        ([], (), "expected a mapping"),
-        (GQA, ("--ep", 2), "--ep is 2; expected 1: the model has no experts"),
-        (SMALL, ("--ep", 8, "--dp", 4, "--batch", 8), "a number that divides tensor x data parallelism, 4"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_model_that_cannot_run_is_one_sentence"))
 def test_a_model_that_cannot_run_is_one_sentence(gemm_model, tmp_path, config, words, sentence):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))

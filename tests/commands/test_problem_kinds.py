@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 import gemm_model as gm
+from tests.cases import cases
 
 TILE = ("--cta", "128x128")
 SIZES = ("--m", 4096, "--n", 4096, "--k", 2048)
@@ -24,16 +25,7 @@ def result_of(gemm_model, *words):
     return json.loads(outcome.out)["result"]
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ((*SIZES, "--epilogue", "gated_silu,bias"), {"epilogue": "gated_silu,bias"}),
-        ((*SIZES, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
-        (("--n", 4096, "--k", 2048, "--groups", "4000,0,96"), {"groups": "4000,0,96"}),
-        ((*SIZES, "--batch", 1, "--epilogue", "relu"), {"epilogue": "relu"}),
-        (("--groups", "4000x4096x2048,96x4096x1024"), {"groups": "4000x4096x2048,96x4096x1024"}),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_options_say_what_python_says"))
 def test_options_say_what_python_says(gemm_model, words, problem):
     found = result_of(gemm_model, "predict", *words, *TILE)
     same = gm.GemmProblem.of(4096, 4096, 2048, **problem)
@@ -89,15 +81,7 @@ def test_routings_have_an_expected_time(gemm_model):
     assert means[0] <= expected["expected_us"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*SIZES, "--epilogue", "gelu,bias"),
-        (*ROUTED, "--routings", 4),
-        ("--conv", RESNET, "--family", "cutlass"),
-        ("--m", 16, "--n", 4096, "--k", 4096, "--family", "any", "--gpu", "h100_sxm"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_without_a_tile_the_first_of_rank_is_explained_and_explored"))
 def test_without_a_tile_the_first_of_rank_is_explained_and_explored(gemm_model, tmp_path, words):
     ranked = result_of(gemm_model, "rank", *words, "--top", 1)
     best = ranked["choices"][0]
@@ -116,21 +100,7 @@ def test_what_if_tells_what_goes_beyond_a_plain_product(gemm_model):
     assert "no table of groups" not in out
 
 
-@pytest.mark.parametrize(
-    ("conv", "said"),
-    [
-        # A kernel of its own for a channel a group takes less than tiles of 64 would.
-        (
-            "fprop n=64 c=144 h=56 w=56 k=144 r=3 s=3 pad=1 groups=144",
-            "less; a kernel of an earlier architecture (depthwise_fprop) multiplies",
-        ),
-        (
-            "wgrad n=4 c=3 h=56 w=56 k=64 r=3 s=3 pad=1",
-            "its matrices are padded in kernels beside; a kernel of an earlier architecture (gradient)",
-        ),
-        ("fprop n=8 c=30 h=56 w=56 k=30 r=3 s=3 pad=1", "longer; its matrices are padded in kernels beside"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_rank_tells_what_a_library_picks_instead"))
 def test_rank_tells_what_a_library_picks_instead(gemm_model, conv, said):
     outcome = gemm_model("rank", "--conv", conv, "--family", "cudnn", "--top", 1)
     (note,) = [line for line in outcome.err.splitlines() if "picks by itself" in line]

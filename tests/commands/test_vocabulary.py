@@ -12,6 +12,7 @@ import pytest
 
 from gemm_model.cli import VERBS, parser_of
 from gemm_model.config import CONFIG_DIR
+from tests.cases import cases
 
 KERNEL = ("--m", 1024, "--n", 1024, "--k", 1024, "--cta", "128x128")
 SIZES = KERNEL[:6]
@@ -77,8 +78,7 @@ def test_the_resolved_configuration_tells_sources(gemm_model):
 
 
 @pytest.mark.parametrize(
-    "verb",
-    [verb for verb in VERBS if "--cfg" in {o for a in parser_of(verb)[1]._actions for o in a.option_strings}],
+    *cases(__file__, "test_every_verb_that_reads_the_configuration_tells_it_without_a_problem")
 )
 def test_every_verb_that_reads_the_configuration_tells_it_without_a_problem(gemm_model, verb):
     outcome = gemm_model(verb, "--cfg", "--format", "json")
@@ -251,15 +251,7 @@ def test_explanations_and_pages_are_compared_too(gemm_model, tmp_path, verb, ask
         assert sum(row[name] for name in row if name.startswith("elasticity_")) == pytest.approx(1, abs=0.2)
 
 
-@pytest.mark.parametrize(
-    ("words", "text", "values"),
-    [
-        (("rank", "--n", 512, "--k", 512), "m=1..100 by 4x", [1, 4, 16, 64]),
-        (("predict", "--m", 64, "--n", 512, "--cta", "64x64"), "k=64..300 by 64", [64, 128, 192, 256]),
-        (("predict", *SIZES, "--cta", "64x64"), "gpu.sm_clk_mhz=1500..1755 by 127.5", [1500, 1627.5, 1755]),
-        (("predict", *ATTENTION), "seq_kv=4096..16384 by 2x", [4096, 8192, 16384]),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_sweep_is_the_same_question_for_every_value"))
 def test_a_sweep_is_the_same_question_for_every_value(gemm_model, tmp_path, words, text, values):
     plot, name = tmp_path / "a.svg", text.partition("=")[0]
     rows = rows_of(

@@ -181,14 +181,7 @@ def test_convolutions_in_three_dimensions_and_in_groups():
     assert ConvProblem.parse(conv.name) == conv
 
 
-@pytest.mark.parametrize(
-    ("channels", "filters", "groups", "packed"),
-    [
-        (128, 128, 1, 1),
-        # Of 64 channels a tile holds 16 groups of 4, 2 of 24, one of 48; of 96 groups of one it holds 32.
-        *((128, 128, 32, 16), (96, 96, 4, 2), (96, 96, 2, 1), (96, 96, 96, 32), (64, 128, 8, 4)),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_groups_of_few_channels_share_a_tile"))
 def test_groups_of_few_channels_share_a_tile(channels, filters, groups, packed):
     conv = f"fprop n=1 c={channels} h=9 w=9 k={filters} r=3 s=3 groups={groups}"
     assert ConvProblem.parse(conv).packed == packed

@@ -17,10 +17,7 @@ from gemm_model.tables.schema import card_named
 from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("name", "bits", "scale_type", "vec_size"),
-    [("mxfp8", 8, "e8m0", 32), ("mxfp6", 6, "e8m0", 32), ("mxfp4", 4, "e8m0", 32), ("nvfp4", 4, "e4m3", 16)],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_block_scaled_types"))
 def test_block_scaled_types(name, bits, scale_type, vec_size):
     element, scale = operand_type(name)
     assert (element.bits, scale.dtype.name, scale.vec_size) == (bits, scale_type, vec_size)
@@ -267,13 +264,7 @@ def test_a_bad_gpu_description_is_refused(change, words):
         gpu_from_mapping(load_config()["gpu"] | change)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("model_opts.l2hit=1", "gpu.smcount=1", "gpu=h9000", "model=Crystal", "nonsense", "=1"),
-        "gpu=missing.yaml",
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_misspelled_override_is_refused"))
 def test_a_misspelled_override_is_refused(override):
     with pytest.raises(InputError):
         load_config([override], {"model": "WSPersistentGEMMModel"})
@@ -316,10 +307,7 @@ def test_the_old_name_of_the_locked_card_is_the_free_card_with_a_note():
     assert card_named("b200") == "b200_sxm"
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("h100", "did you mean h100_"), ("b200sxm", "b200_sxm"), ("zzz", "one of `gemm-model list gpus`")],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_an_unknown_gpu_is_told_what_it_may_be_called"))
 def test_an_unknown_gpu_is_told_what_it_may_be_called(name, hint):
     with pytest.raises(InputError, match=f"unknown GPU '{name}'") as refused:
         load_gpu(name)

@@ -16,6 +16,7 @@ from gemm_model.pipeline.estimation import (
     two_point_estimate,
 )
 from gemm_model.pipeline.machine import PipelineMachine, load_machine
+from tests.cases import cases
 
 TABLE_2 = Path(__file__).with_name("paper_table2.csv")
 US_PER_MS = 1e3
@@ -147,16 +148,7 @@ def test_a_cost_of_nothing_ends_at_its_bound():
     assert fit.values["init_us"] == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("measured", "start", "words"),
-    [
-        ([1.0], 1.0, "1 measurements for 2 parameters"),
-        ([1.0, -2.0], 1.0, "not a positive number"),
-        ([1.0, np.nan], 1.0, "not a positive number"),
-        ([1.0, 2.0], np.inf, "start value of init_us is inf"),
-        ([1.0, 2.0], 0.0, "start value of init_us is 0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_measurements_are_refused"))
 def test_bad_measurements_are_refused(measured, start, words):
     with pytest.raises(InputError, match=words):
         fit_parameters(

@@ -16,6 +16,7 @@ from gemm_model.models import create_model
 from gemm_model.pipeline.machine import CONSUMERS
 from gemm_model.pipeline.model import GpuRates, PipelineModel
 from gemm_model.timeline.simulator import simulate
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 PROBLEM = GemmProblem.of(4096, 2048, 2048)
@@ -46,15 +47,7 @@ def test_pingpong_hides_all_epilogues_but_the_last():
     assert found.runtime_us == pytest.approx(5.0 + clk / 1980, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "limiter"),
-    [
-        ({"load_bytes_per_clk": 32.0}, "LOAD"),
-        ({"load_bytes_per_clk": 128.0}, "MATH"),
-        ({"load_latency_clk": 10_000.0}, "LATENCY"),
-        ({"epilogue_clk": 100_000.0}, "EPILOGUE"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_limiter_is_what_sets_the_rhythm"))
 def test_the_limiter_is_what_sets_the_rhythm(options, limiter):
     assert predict(PROBLEM, CONFIG, H200, "PipelineModel", options={**PLAIN, **options}).limiter == limiter
 

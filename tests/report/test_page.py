@@ -22,6 +22,7 @@ from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
 from gemm_model.report.page.kernel import wave_timeline
 from gemm_model.report.page.pipeline import stages_taken
+from tests.cases import cases
 
 pytest.importorskip("plotly", reason="pages need plotly (extra `page`)")
 
@@ -76,27 +77,7 @@ def test_page_without_measurements_leaves_out_their_plots_and_says_so(tmp_path):
     assert "This table holds no measurements" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "titles"),
-    [
-        (
-            ["explore", *SHAPE],
-            [
-                *("Ranking", "Tile against cluster", "Limited by", "Way to the peak"),
-                *("Roofline by level", "What if", "Waves"),
-            ],
-        ),
-        (["rank", *SHAPE], ["Ranking", "Tile against cluster"]),
-        (["explain", *SHAPE], ["Limited by", "Way to the peak", "Roofline by level", "What if", "Waves"]),
-        (["explain", *SHAPE, "--against", "cublas"], ["By setting", "By resource"]),
-        (["simulate", *SHAPE, "--cta", "128x256"], ["Timeline", "Ring stages taken"]),
-        (
-            ["portfolio", "--input", "SHAPES", "--max-kernels", "2"],
-            ["Loss of each shape", "Which kernel serves which shape"],
-        ),
-    ],
-    ids=lambda value: value[0],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_pages_of_other_verbs"), ids=lambda value: value[0])
 def test_pages_of_other_verbs(words, titles, tmp_path):
     shapes = tmp_path / "shapes.csv"
     shapes.write_text("m,n,k\n512,1024,2048\n16,4096,4096\n8192,8192,1024\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.tables.schema import KNOWN, understood
 from gemm_model.tables.table import read_table
+from tests.cases import cases
 
 MEASUREMENTS = Path(__file__).parents[2] / "data" / "measurements"
 
@@ -75,23 +76,7 @@ def test_a_portfolios_table_is_predicted_and_ranked_with_the_same_times(gemm_mod
     assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--m", "64", "--n", "7168", "--k", "2048", "--dtype", "fp8", "--family", "any"],
-        ["--m", "512", "--n", "4096", "--k", "4096", "--epilogue", "bias,gelu"],
-        ["--groups", "512,300,0,16", "--n", "4096", "--k", "2048"],
-        ["--m", "4096", "--n", "4096", "--k", "4096", "--dtype", "nvfp4", "--gpu", "b200_sxm"],
-        ["--conv", "fprop n=8 c=64 h=56 w=56 k=64 r=3 s=3 stride=1 pad=1", "--family", "cudnn"],
-        ["--m", "64", "--n", "4096", "--k", "4096", "--regime", "kernel-only", "--gpu", "h100_sxm"],
-        [
-            "--attention",
-            "causal heads=32 kv_heads=8 head_dim=128 lengths=512:512+1:9000",
-            "--gpu",
-            "h100_sxm",
-        ],
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_one_problems_ranking_is_a_table_too"))
 def test_one_problems_ranking_is_a_table_too(gemm_model, tmp_path, words):
     ranked = written(gemm_model, tmp_path / "ranked.csv", "rank", *words)
     again = read_again(gemm_model, tmp_path / "ranked.csv")
@@ -101,20 +86,7 @@ def test_one_problems_ranking_is_a_table_too(gemm_model, tmp_path, words):
 ONE = ["--m", "640", "--n", "4096", "--k", "4096", "--cta", "128x128"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [*ONE, "--gpu", "b200_sxm", "--regime", "sustained"],
-        [*ONE, "--gpu", "b200_sxm", "--dtype", "mxfp8"],
-        [*ONE, "--dtype", "fp8", "--kernel", "triton"],
-        [
-            "--attention",
-            "full heads=8 head_dim=64 seq_q=4096 softcap=3 page_size=64",
-            "--regime",
-            "sustained",
-        ],
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_one_prediction_is_a_table_too"))
 def test_one_prediction_is_a_table_too(gemm_model, tmp_path, words):
     one = written(gemm_model, tmp_path / "one.csv", "predict", *words)
     again = read_again(gemm_model, tmp_path / "one.csv")
@@ -151,15 +123,7 @@ def test_tables_of_every_verb_are_read_in_every_format(gemm_model, tmp_path, end
             assert predicted(again) == pytest.approx(predicted(table), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("t.json", "[]", "no rows; expected at least one"),
-        ("t.json", '{"rows": [{"m": [1]}]}', "no table; expected rows of names and values"),
-        ("t.jsonl", "{", "not readable as JSON lines"),
-        ("t.parquet", "m,n,k", "not readable as Parquet"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_file_that_holds_no_table_is_refused"))
 def test_a_file_that_holds_no_table_is_refused(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=words):

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, dataclass_transform, get_type_hints
 
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
-
-Record = TypeVar("Record")
 
 DESCRIPTIONS = CONFIG_DIR / "mechanisms.toml"
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
@@ -84,19 +82,15 @@ RESOURCE_OF: dict[type, str] = {}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def of_resource(resource: str) -> Callable[[type[Record]], type[Record]]:
-    """Make a frozen record of a mechanism's numbers."""
+class Record:
+    """A mechanism's numbers; its time belongs to a resource."""
 
-    def made(record: type[Record]) -> type[Record]:
-        found = dataclass(frozen=True, slots=True, kw_only=True)(record)
-        RESOURCE_OF[found] = resource
-        return found
-
-    return made
+    def __init_subclass__(cls, resource: str) -> None:
+        RESOURCE_OF[cls] = resource
+        dataclass(frozen=True, kw_only=True)(cls)
 
 
-@of_resource(LAUNCH)
-class Launch:
+class Launch(Record, resource=LAUNCH):
     """Launch of a kernel: its grid, its clusters, its first load and its last store."""
 
     kernel_us: float
@@ -105,38 +99,33 @@ class Launch:
     clusters_us: float
 
 
-@of_resource(LAUNCH)
-class DeviceDescriptors:
+class DeviceDescriptors(Record, resource=LAUNCH):
     """Tensor descriptors that the kernel makes on the device before its first load."""
 
     start_us: float
 
 
-@of_resource(LAUNCH)
-class FirstLoads:
+class FirstLoads(Record, resource=LAUNCH):
     """The first loads of a kernel miss in the TLBs and in DRAM's row buffers."""
 
     ramp_us: float
     ramp_k_tiles: float
 
 
-@of_resource(TENSOR)
-class Tensor:
+class Tensor(Record, resource=TENSOR):
     """The MMAs."""
 
     efficiency: float
     issue_clk: float
 
 
-@of_resource(TENSOR)
-class NarrowMma:
+class NarrowMma(Record, resource=TENSOR):
     """Operand reads from shared memory bound narrow MMA instructions."""
 
     bound_columns: float
 
 
-@of_resource(MMA_WARPS)
-class Promotion:
+class Promotion(Record, resource=MMA_WARPS):
     """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
 
     adds_per_clk: float
@@ -144,15 +133,13 @@ class Promotion:
     drain_clk: float
 
 
-@of_resource(MMA_WARPS)
-class RoundTrip:
+class RoundTrip(Record, resource=MMA_WARPS):
     """Barrier round trips between producer and consumers of a cluster bound a k tile."""
 
     single_clk: float
 
 
-@of_resource(SPILLING)
-class Spilling:
+class Spilling(Record, resource=SPILLING):
     """Registers beyond a thread's budget are stored and loaded again at each k tile."""
 
     register_clk: float
@@ -161,36 +148,31 @@ class Spilling:
     l2_bytes_per_byte: float
 
 
-@of_resource(SM_INGRESS)
-class Port:
+class Port(Record, resource=SM_INGRESS):
     """L2-to-SM bandwidth: A and B tiles on their way into one SM."""
 
     efficiency: float
 
 
-@of_resource(SM_INGRESS)
-class LineCrossing:
+class LineCrossing(Record, resource=SM_INGRESS):
     """Rows of 128 bytes that do not start on a cache line take more L2-to-SM bandwidth."""
 
     line_cost: float
 
 
-@of_resource(SM_INGRESS)
-class KTail:
+class KTail(Record, resource=SM_INGRESS):
     """Rows of a tile's last k tile that extend beyond K."""
 
     row_clk: float
 
 
-@of_resource(LATENCY)
-class Latency:
+class Latency(Record, resource=LATENCY):
     """Load latency: the bytes in flight bound the rate of loads from DRAM (Little's law)."""
 
     load_clk: float
 
 
-@of_resource(EPILOGUE)
-class EpilogueStores:
+class EpilogueStores(Record, resource=EPILOGUE):
     """Conversion and stores of a tile's accumulators."""
 
     store_bytes_per_clk: float
@@ -199,16 +181,14 @@ class EpilogueStores:
     apart: float
 
 
-@of_resource(L2)
-class L2Bandwidth:
+class L2Bandwidth(Record, resource=L2):
     """L2 bandwidth of the device: requests, fills and writes share it; few SMs do not saturate it."""
 
     efficiency: float
     gpc_efficiency: float
 
 
-@of_resource(L2)
-class Coalescing:
+class Coalescing(Record, resource=L2):
     """Equal requests of the SMs of one GPC merge before L2."""
 
     share: float
@@ -216,8 +196,7 @@ class Coalescing:
     first_load: float
 
 
-@of_resource(NO_RESOURCE)
-class Overlap:
+class Overlap(Record, resource=NO_RESOURCE):
     """Overlap of resources: their joint time is the norm, of some order, of their times."""
 
     port_l2_order: float
@@ -225,15 +204,13 @@ class Overlap:
     math_loads_order: float
 
 
-@of_resource(L2)
-class Misalignment:
+class Misalignment(Record, resource=L2):
     """Output rows that do not start on 64-byte boundaries are written to L2 in more pieces."""
 
     write_cost: float
 
 
-@of_resource(FILL)
-class EdgeTiles:
+class EdgeTiles(Record, resource=FILL):
     """Out-of-bounds fill: a tile's rows outside the matrix take longer than rows inside."""
 
     row_clk: float
@@ -247,22 +224,19 @@ class EdgeTiles:
     two_way_hidden: float
 
 
-@of_resource(L2)
-class L2Capacity:
+class L2Capacity(Record, resource=L2):
     """L2 capacity that holds panels from one wave to the next."""
 
     share: float
 
 
-@of_resource(DRAM)
-class DramBandwidth:
+class DramBandwidth(Record, resource=DRAM):
     """DRAM bandwidth."""
 
     efficiency: float
 
 
-@of_resource(CLOCK)
-class Clock:
+class Clock(Record, resource=CLOCK):
     """The SM clock sags with the current that the kernel draws."""
 
     light_share: float
@@ -271,8 +245,7 @@ class Clock:
     droop_us: float
 
 
-@of_resource(LAUNCH)
-class Chain:
+class Chain(Record, resource=LAUNCH):
     """Launches back to back: the kernel before hides most of a launch."""
 
     boundary_us: float
@@ -281,8 +254,7 @@ class Chain:
     gap_us: float
 
 
-@of_resource(CLOCK)
-class Power:
+class Power(Record, resource=CLOCK):
     """Power cap: idle power, and the energy of the work at the voltage of the clock."""
 
     pj_per_flop: float
@@ -292,8 +264,7 @@ class Power:
     steady_share: float
 
 
-@of_resource(EPILOGUE)
-class SplitK:
+class SplitK(Record, resource=EPILOGUE):
     """Splits of a tile add their partial sums in turn, through a workspace in L2."""
 
     second_kernel_us: float
@@ -301,22 +272,19 @@ class SplitK:
     bytes_per_clk: float
 
 
-@of_resource(NO_RESOURCE)
-class WholeWaves:
+class WholeWaves(Record, resource=NO_RESOURCE):
     """A partial last wave takes the time of a whole tile, however few its tiles are."""
 
     quantized: float
 
 
-@of_resource(SM_INGRESS)
-class ScaleFactors:
+class ScaleFactors(Record, resource=SM_INGRESS):
     """Loads of block-scale factors, in rows of 16 bytes."""
 
     row_bytes: float
 
 
-@of_resource(EPILOGUE)
-class FusedEpilogue:
+class FusedEpilogue(Record, resource=EPILOGUE):
     """Work of an epilogue beyond converting and storing the accumulators."""
 
     tangent_clk: float
@@ -330,30 +298,26 @@ class FusedEpilogue:
     vector_clk: float
 
 
-@of_resource(EPILOGUE)
-class ScaledOutputs:
+class ScaledOutputs(Record, resource=EPILOGUE):
     """Outputs that an epilogue scales by the largest value of their block."""
 
     scale_clk: float
 
 
-@of_resource(LAUNCH)
-class Grouped:
+class Grouped(Record, resource=LAUNCH):
     """Grouped problems: reading the table of groups, and finding the group of each tile."""
 
     start_us: float
     tile_clk: float
 
 
-@of_resource(EPILOGUE)
-class SlowDivision:
+class SlowDivision(Record, resource=EPILOGUE):
     """Division of a silu whose quotient is denormal: accumulators below -87."""
 
     warp_clk: float
 
 
-@of_resource(EPILOGUE)
-class PointerStores:
+class PointerStores(Record, resource=EPILOGUE):
     """Outputs of groups stored through masked pointers in place of a tensor map."""
 
     output_clk: float
@@ -361,8 +325,7 @@ class PointerStores:
     spilled_registers: float
 
 
-@of_resource(MMA_WARPS)
-class SoftwareScales:
+class SoftwareScales(Record, resource=MMA_WARPS):
     """Accumulators of each k tile are multiplied by scale factors as they are added."""
 
     latency_clk: float
