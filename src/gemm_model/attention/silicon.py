@@ -11,7 +11,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.rates import l2_bytes_per_us
-from gemm_model.kernels.mechanisms import Clock, Power
+from gemm_model.kernels.mechanisms import Record
 from gemm_model.kernels.registry import family_of
 
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
@@ -45,8 +45,8 @@ class Silicon:
     """Time from the end of a kernel in a CUDA graph to the first load of the next one on all SMs."""
     merging: float
     """Share of equal requests of a GPC that merge [1]."""
-    clock: Clock
-    power: Power
+    clock: Record
+    power: Record
 
     def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
         """The SM clock inside a kernel [MHz], from the shares of its time in which its units are busy [1]."""

@@ -12,7 +12,7 @@ from gemm_model.kernel_model.kernel import Geometry, Kernel
 from gemm_model.kernel_model.launch_context import LaunchContext
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import Traffic
-from gemm_model.kernels.mechanisms import Clock, Power
+from gemm_model.kernels.mechanisms import Record
 
 
 def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:
@@ -23,13 +23,13 @@ def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> F
     return clusters * maximum(ctas_per_cluster / 2.0, 1.0) <= gpu.profiler_quiet_tpcs
 
 
-def light_load_share(gpu: GpuSpec, clock: Clock) -> float:
+def light_load_share(gpu: GpuSpec, clock: Record) -> float:
     """The clock of a busy card under a light load over the boost clock [1]; 1 if the clock is locked."""
     return clock.light_share if gpu.clock_recovery_us is None else 1.0
 
 
 def burst_clock_mhz(
-    gpu: GpuSpec, clock: Clock, math_share: Values, memory_share: Values, waves_us: Values
+    gpu: GpuSpec, clock: Record, math_share: Values, memory_share: Values, waves_us: Values
 ) -> Values:
     """The clock [MHz] inside a kernel on a rested card.
 
@@ -54,7 +54,7 @@ def burst_clock_mhz(
     return gpu.sm_clk_mhz * maximum(clock.light_share - sag * settled, lowest)
 
 
-def voltage_squared(power: Power, clock_share: Values) -> Values:
+def voltage_squared(power: Record, clock_share: Values) -> Values:
     """Square of the voltage over that at boost [1]; the voltage is linear in the clock down to a floor."""
     voltage = maximum(clock_share, power.voltage_floor)
     return voltage * voltage
@@ -69,7 +69,7 @@ class Work:
     l2_bytes: Values
     dram_bytes: Values
 
-    def clocked_pj(self, power: Power) -> Values:
+    def clocked_pj(self, power: Record) -> Values:
         """Energy at boost of what runs at the SM clock's voltage [pJ]."""
         return power.pj_per_flop * self.flop + power.pj_per_l2_byte * self.l2_bytes
 
@@ -78,14 +78,14 @@ def work_of(kernel: Geometry | Kernel, moved: Traffic) -> Work:
     return Work(kernel.flop * kernel.batch.multiplier_share, moved.l2_request_bytes, moved.dram_bytes)
 
 
-def energy_uj(power: Power, idle_w: float, work: Work, clock_share: Values, runtime_us: Values) -> Values:
+def energy_uj(power: Record, idle_w: float, work: Work, clock_share: Values, runtime_us: Values) -> Values:
     """Energy of one kernel [uJ]: idle power times its time, plus its work at the voltage of its clock."""
     switching = work.clocked_pj(power) * voltage_squared(power, clock_share)
     return idle_w * runtime_us + (switching + power.pj_per_dram_byte * work.dram_bytes) * 1e-6
 
 
 def capped_clock_share(
-    power: Power, cap_w: float, idle_w: float, clocked_w_at_boost: Values, dram_w: Values
+    power: Record, cap_w: float, idle_w: float, clocked_w_at_boost: Values, dram_w: Values
 ) -> Values:
     """The clock over boost [1], at most 1, at which work that scales with the clock meets the power cap.
 
@@ -176,7 +176,7 @@ def _capped_rule(kernel: Kernel, work: Work, beside_clk: Values) -> ClockRule:
     return capped
 
 
-def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
+def highest_clk_mhz(gpu: GpuSpec, clock: Record, around: LaunchContext) -> float:
     """Upper bound [MHz] of the clock that the search finds for any kernel.
 
     No rule asks for more than the clock of a light load, at a distance C from the first clock of the search: this
@@ -195,7 +195,7 @@ def highest_clk_mhz(gpu: GpuSpec, clock: Clock, around: LaunchContext) -> float:
 
 
 def clock_without_loads_mhz(
-    gpu: GpuSpec, clock: Clock, around: LaunchContext, mma_clk: Values, waves_clk: Values
+    gpu: GpuSpec, clock: Record, around: LaunchContext, mma_clk: Values, waves_clk: Values
 ) -> Values:
     """Upper bound [MHz] of the clock of a kernel whose waves wait for no load, with the search's error.
 

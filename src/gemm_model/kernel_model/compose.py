@@ -31,7 +31,7 @@ from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_by
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, Overlap
+from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
@@ -110,7 +110,7 @@ class Waves:
     """Of all waves together."""
     dram_us: Values
     edge: EdgeFill
-    overlap: Overlap
+    overlap: Record
     service: L2Service
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:

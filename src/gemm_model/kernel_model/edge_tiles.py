@@ -21,7 +21,7 @@ from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.placement import SMS_PER_TPC
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import EdgeTiles, KernelNumbers
+from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
 """Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
@@ -106,7 +106,7 @@ def _two_way(batch: GemmBatch) -> Flags:
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
-def _fill_cost(edge: _Edge, known: EdgeTiles) -> Values:
+def _fill_cost(edge: _Edge, known: Record) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
     Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row.
@@ -138,7 +138,7 @@ def crowding(
     except in large clusters. `together` is the share of TPCs whose SMs fill the same box at the same time, and
     wait for each other. Source: decode shapes, alike in 16-bit and fp8.
     """
-    edge: EdgeTiles = numbers.edge_tiles
+    edge: Record = numbers.edge_tiles
     ctas_per_cluster = batch.cluster_m * batch.cluster_n
     cluster_share = ctas_per_cluster / gpu.sm_count
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)

@@ -11,7 +11,7 @@ from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernels.family import KernelFamily, TilePeriod
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
-from gemm_model.kernels.mechanisms import EpilogueStores, KernelNumbers
+from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 LOWEST_SIGMOID = -87.34
 """Sum from which down 1 / (1 + exp(-sum)) is less than the smallest normal number, 2^-126 [1]; fp32; IEEE
@@ -24,7 +24,7 @@ LARGEST_EXPONENT = 50.0
 nothing."""
 
 
-def epilogue_clk(batch: GemmBatch, resources: Resources, stores: EpilogueStores) -> Values:
+def epilogue_clk(batch: GemmBatch, resources: Resources, stores: Record) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
     One warpgroup takes as long as two or three, because the stores set the pace and not the threads.
@@ -184,7 +184,7 @@ def between_loads_clk(kernel: KernelWaves) -> Values:
     return stored + asking_clk(kernel.family, kernel.numbers.epilogue)
 
 
-def asking_clk(family: KernelFamily, stores: EpilogueStores) -> float:
+def asking_clk(family: KernelFamily, stores: Record) -> float:
     """Fixed clocks of a tile in tensor memory: asking for the next one; by a static stride it is a sum away."""
     return stores.tile_clk if family.tile_order.scheduler.evens_out else 0.0
 
@@ -223,7 +223,7 @@ def exposed_clk(kernel: KernelWaves, epilogue: Values, hidden: Values) -> Values
     return where(kernel.batch.schedule == PINGPONG, epilogue, hidden)
 
 
-def hidden_clk(resources: Resources, stores: EpilogueStores, mainloop: Values, epilogue: Values) -> Values:
+def hidden_clk(resources: Resources, stores: Record, mainloop: Values, epilogue: Values) -> Values:
     """Clocks that cooperative warpgroups hide of a tile's epilogue and the next tile's mainloop."""
     return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
 

@@ -8,7 +8,7 @@ from gemm_model.core.gpu import WITH_CLUSTERS, GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.kernel import KernelWaves
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import Chain, KernelNumbers
+from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
 """Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` in kernels that
@@ -62,7 +62,7 @@ def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     return 0.0 if batch.kinds is None else where(batch.kinds.looked_up, numbers.grouped.start_us, 0.0)
 
 
-def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Chain) -> Values:
+def _boundary_us(batch: GemmBatch, family: KernelFamily, chain: Record) -> Values:
     """From the end of one kernel of a chain to the start of the next."""
     shared_us = where(batch.schedule == PINGPONG, 0.0, chain.cooperative_us)
     return chain.boundary_us + where(_dependent(batch, family), shared_us, chain.gap_us)

@@ -22,7 +22,7 @@ from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_a
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.spilling import spilled_clk
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, KTail, Latency, Promotion
+from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 
 @formula_record
@@ -112,7 +112,7 @@ def _beyond_k(resources: Resources, k_tiles: Values) -> Values:
     return ceil(k_tiles / loads) * loads / k_tiles
 
 
-def _load_clk(gpu: GpuSpec, latency: Latency, fresh_share: Values) -> Values:
+def _load_clk(gpu: GpuSpec, latency: Record, fresh_share: Values) -> Values:
     """Mean latency of a load [clk]: an L2 hit saves the difference of the card's DRAM and L2 latencies."""
     if gpu.dram_latency_ns is None or gpu.l2_latency_clk is None:
         return latency.load_clk
@@ -143,7 +143,7 @@ def _mma_clk(
     return where(resources.slow_sums, slow, together)
 
 
-def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Promotion) -> Values:
+def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Record) -> Values:
     """Slow fp8 accumulation [clk]: drain the MMA pipe, then add the sums to a second set of registers.
 
     If the compiler waits for each MMA, the pipe drains as often (`split_waits`). If blocks of rows are promoted
@@ -180,7 +180,7 @@ def _source_bytes(batch: GemmBatch) -> Values:
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
-def _tail_clk(batch: GemmBatch, resources: Resources, tail: KTail) -> Values:
+def _tail_clk(batch: GemmBatch, resources: Resources, tail: Record) -> Values:
     """Time of the last k tile's rows if it extends beyond K [clk]: all rows that arrive, multicast ones too."""
     beyond = remainder(batch.k, resources.cta_k) > 0.0
     if not any_of(beyond):

@@ -8,18 +8,18 @@ from gemm_model.kernel_model.kernel import KernelWaves
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernels.family import TileOrder
 from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import SplitK
+from gemm_model.kernels.mechanisms import Record
 
 PARTIAL_SUM_BYTES = 4.0
 """Size of a partial sum in the workspace [B]; split-K; fp32 accumulation."""
 
 
-def turn_clk(batch: GemmBatch, split: SplitK) -> Values:
+def turn_clk(batch: GemmBatch, split: Record) -> Values:
     """Clocks in which one split adds its sums to those of the splits before it."""
     return split.turn_clk + _sums_clk(batch, split)
 
 
-def fold_clk(batch: GemmBatch, resources: Resources, split: SplitK) -> Values:
+def fold_clk(batch: GemmBatch, resources: Resources, split: Record) -> Values:
     """Clocks of the last split's turn, in which it reads the sums back beside storing the tile.
 
     Each warpgroup waits for the sums of one epilogue buffer after another, so that two warpgroups read twice
@@ -29,7 +29,7 @@ def fold_clk(batch: GemmBatch, resources: Resources, split: SplitK) -> Values:
     return split.turn_clk + _sums_clk(batch, split) / resources.warpgroups
 
 
-def _sums_clk(batch: GemmBatch, split: SplitK) -> Values:
+def _sums_clk(batch: GemmBatch, split: Record) -> Values:
     return batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gemm_model.core.elementwise import Values, any_of
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
-from gemm_model.kernels.mechanisms import Spilling
+from gemm_model.kernels.mechanisms import Record
 
 REGISTER_BYTES = 4.0
 """Size of a register [B]; all GPUs; PTX ISA."""
 
 
-def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Values:
+def spilled_clk(resources: Resources, k_tiles: Values, spilling: Record) -> Values:
     """Spilling clocks of a k tile, averaged over `k_tiles`; warpgroups hide part of each other's waits.
 
     The first k tile loads no spilled sums; the sums stored by the last one are loaded in the epilogue.
@@ -21,7 +21,7 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Spilling) -> Va
     return moving + spilling.wait_clk * resources.spill_waits * (1.0 - 1.0 / k_tiles)
 
 
-def spilled_l2_bytes(resources: Resources, spilling: Spilling) -> Values:
+def spilled_l2_bytes(resources: Resources, spilling: Record) -> Values:
     """L2 bytes for the registers that one CTA spills at one k tile.
 
     Counters agree with the code: 64 registers of a thread (128 columns), 136 (256 columns).

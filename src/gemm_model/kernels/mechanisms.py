@@ -1,18 +1,19 @@
 """The mechanisms of a kernel's time, and the empirical numbers that each of them owns.
 
-Each mechanism is one record. `config/mechanisms.toml` describes each field of it: unit, start value, bounds,
-meaning and source; a calibration holds the values. A mechanism is switched off by its neutral values: what-if
-questions, ablation and families without the mechanism use them, so no formula tests whether it exists.
+`config/mechanisms.toml` has a table for each mechanism, which describes its numbers: unit, start value, bounds,
+meaning and source; a calibration holds the values, in a record for each mechanism. A mechanism is switched off by
+its neutral values: what-if questions, ablation and families without the mechanism use them, so no formula tests
+whether it exists.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, dataclass_transform, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.errors import InputError
@@ -77,332 +78,87 @@ class Number:
     """The resource whose time or rate it is; NO_RESOURCE if it is neither."""
 
 
-RESOURCE_OF: dict[type, str] = {}
-"""The resource to which the time of each mechanism's record belongs."""
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record:
-    """A mechanism's numbers; its time belongs to a resource."""
+    """Numbers of a mechanism, by the names that its table gives them."""
 
-    def __init_subclass__(cls, resource: str) -> None:
-        RESOURCE_OF[cls] = resource
-        dataclass(frozen=True, kw_only=True)(cls)
+    if TYPE_CHECKING:
 
+        def __init__(self, **numbers: float) -> None: ...
 
-class Launch(Record, resource=LAUNCH):
-    """Launch of a kernel: its grid, its clusters, its first load and its last store."""
+        def __getattr__(self, _name: str) -> float: ...
 
-    kernel_us: float
-    full_grid_us: float
-    events_us: float
-    clusters_us: float
 
+Made = TypeVar("Made")
 
-class DeviceDescriptors(Record, resource=LAUNCH):
-    """Tensor descriptors that the kernel makes on the device before its first load."""
 
-    start_us: float
+def _with_fields(kind: type[Made], names: Iterable[str]) -> type[Made]:
+    """A class as the frozen dataclass of some fields, which pickle finds in this module."""
+    kind.__annotations__ = dict.fromkeys(names, Record)
+    kind.__module__ = __name__
+    globals()[kind.__name__] = kind
+    return dataclass(frozen=True, kw_only=True)(kind)
 
 
-class FirstLoads(Record, resource=LAUNCH):
-    """The first loads of a kernel miss in the TLBs and in DRAM's row buffers."""
-
-    ramp_us: float
-    ramp_k_tiles: float
-
-
-class Tensor(Record, resource=TENSOR):
-    """The MMAs."""
-
-    efficiency: float
-    issue_clk: float
-
-
-class NarrowMma(Record, resource=TENSOR):
-    """Operand reads from shared memory bound narrow MMA instructions."""
-
-    bound_columns: float
-
-
-class Promotion(Record, resource=MMA_WARPS):
-    """Slow fp8 accumulation: the sums of each k tile are added to a second set of registers."""
-
-    adds_per_clk: float
-    alone: float
-    drain_clk: float
-
-
-class RoundTrip(Record, resource=MMA_WARPS):
-    """Barrier round trips between producer and consumers of a cluster bound a k tile."""
-
-    single_clk: float
-
-
-class Spilling(Record, resource=SPILLING):
-    """Registers beyond a thread's budget are stored and loaded again at each k tile."""
-
-    register_clk: float
-    wait_clk: float
-    sharing: float
-    l2_bytes_per_byte: float
-
-
-class Port(Record, resource=SM_INGRESS):
-    """L2-to-SM bandwidth: A and B tiles on their way into one SM."""
-
-    efficiency: float
-
-
-class LineCrossing(Record, resource=SM_INGRESS):
-    """Rows of 128 bytes that do not start on a cache line take more L2-to-SM bandwidth."""
-
-    line_cost: float
-
-
-class KTail(Record, resource=SM_INGRESS):
-    """Rows of a tile's last k tile that extend beyond K."""
-
-    row_clk: float
-
-
-class Latency(Record, resource=LATENCY):
-    """Load latency: the bytes in flight bound the rate of loads from DRAM (Little's law)."""
-
-    load_clk: float
-
-
-class EpilogueStores(Record, resource=EPILOGUE):
-    """Conversion and stores of a tile's accumulators."""
-
-    store_bytes_per_clk: float
-    store_clk: float
-    tile_clk: float
-    apart: float
-
-
-class L2Bandwidth(Record, resource=L2):
-    """L2 bandwidth of the device: requests, fills and writes share it; few SMs do not saturate it."""
-
-    efficiency: float
-    gpc_efficiency: float
-
-
-class Coalescing(Record, resource=L2):
-    """Equal requests of the SMs of one GPC merge before L2."""
-
-    share: float
-    loss_per_ms: float
-    first_load: float
-
-
-class Overlap(Record, resource=NO_RESOURCE):
-    """Overlap of resources: their joint time is the norm, of some order, of their times."""
-
-    port_l2_order: float
-    loads_dram_order: float
-    math_loads_order: float
-
-
-class Misalignment(Record, resource=L2):
-    """Output rows that do not start on 64-byte boundaries are written to L2 in more pieces."""
-
-    write_cost: float
-
-
-class EdgeTiles(Record, resource=FILL):
-    """Out-of-bounds fill: a tile's rows outside the matrix take longer than rows inside."""
-
-    row_clk: float
-    further_sm: float
-    further_sm_in_step: float
-    further_sm_of_pairs: float
-    drift_gain: float
-    drift_k_tiles: float
-    shared_cost: float
-    two_way_cost: float
-    two_way_hidden: float
-
-
-class L2Capacity(Record, resource=L2):
-    """L2 capacity that holds panels from one wave to the next."""
-
-    share: float
-
-
-class DramBandwidth(Record, resource=DRAM):
-    """DRAM bandwidth."""
-
-    efficiency: float
-
-
-class Clock(Record, resource=CLOCK):
-    """The SM clock sags with the current that the kernel draws."""
-
-    light_share: float
-    droop_mma: float
-    droop_memory: float
-    droop_us: float
-
-
-class Chain(Record, resource=LAUNCH):
-    """Launches back to back: the kernel before hides most of a launch."""
-
-    boundary_us: float
-    cold_us: float
-    cooperative_us: float
-    gap_us: float
-
-
-class Power(Record, resource=CLOCK):
-    """Power cap: idle power, and the energy of the work at the voltage of the clock."""
-
-    pj_per_flop: float
-    pj_per_l2_byte: float
-    pj_per_dram_byte: float
-    voltage_floor: float
-    steady_share: float
-
-
-class SplitK(Record, resource=EPILOGUE):
-    """Splits of a tile add their partial sums in turn, through a workspace in L2."""
-
-    second_kernel_us: float
-    turn_clk: float
-    bytes_per_clk: float
-
-
-class WholeWaves(Record, resource=NO_RESOURCE):
-    """A partial last wave takes the time of a whole tile, however few its tiles are."""
-
-    quantized: float
-
-
-class ScaleFactors(Record, resource=SM_INGRESS):
-    """Loads of block-scale factors, in rows of 16 bytes."""
-
-    row_bytes: float
-
-
-class FusedEpilogue(Record, resource=EPILOGUE):
-    """Work of an epilogue beyond converting and storing the accumulators."""
-
-    tangent_clk: float
-    sigmoid_clk: float
-    gate_clk: float
-    reduction_clk: float
-    alone: float
-    source_bytes_per_clk: float
-    source_clk: float
-    ring_share: float
-    vector_clk: float
-
-
-class ScaledOutputs(Record, resource=EPILOGUE):
-    """Outputs that an epilogue scales by the largest value of their block."""
-
-    scale_clk: float
-
-
-class Grouped(Record, resource=LAUNCH):
-    """Grouped problems: reading the table of groups, and finding the group of each tile."""
-
-    start_us: float
-    tile_clk: float
-
-
-class SlowDivision(Record, resource=EPILOGUE):
-    """Division of a silu whose quotient is denormal: accumulators below -87."""
-
-    warp_clk: float
-
-
-class PointerStores(Record, resource=EPILOGUE):
-    """Outputs of groups stored through masked pointers in place of a tensor map."""
-
-    output_clk: float
-    spill_clk: float
-    spilled_registers: float
-
-
-class SoftwareScales(Record, resource=MMA_WARPS):
-    """Accumulators of each k tile are multiplied by scale factors as they are added."""
-
-    latency_clk: float
-    miss_clk: float
-    sums_clk: float
-    columns_clk: float
+def _numbers_of(mechanism: str, prefix: str = "") -> tuple[Number, ...]:
+    """The description of each number in a table of DESCRIPTIONS."""
+    table, found = _descriptions()[mechanism], []
+    usual = {"resource": table.get("resource", NO_RESOURCE), "of": KERNEL, "fitted": False, "neutral": None}
+    for name, entry in table.items():
+        if isinstance(entry, Mapping):
+            low, high = entry["bounds"]
+            known = {**usual, **entry, "name": prefix + name, "low": low, "high": high}
+            found.append(Number(**{each.name: known[each.name] for each in fields(Number)}))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WithinPhases:
+class Mechanism:
+    """One mechanism: name, meaning, numbers, and the resource to which its time belongs."""
+
+    name: str
+    meaning: str
+    numbers: tuple[Number, ...]
+    resource: str
+
+
+MECHANISMS = tuple(
+    Mechanism(
+        name=name,
+        meaning=table["meaning"],
+        numbers=_numbers_of(name, f"{name}."),
+        resource=table["resource"],
+    )
+    for name, table in _descriptions().items()
+    if "meaning" in table
+)
+"""All mechanisms, roughly in the order of a launch."""
+
+MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
+
+
+class WithinPhases(Record):
     """Times within phases, for timelines: no runtime depends on these numbers, and no fit moves them.
 
     They are read off traces of 40 kernels (QuACK on H200s, `data/measurements/h200/traces`) and judged on
     26 others.
     """
 
-    prologue_us: float
-    cluster_prologue_us: float
-    first_load_us: float
-    own_pages_us: float
-    first_turn_us: float
-    issue_us: float
-    mean_share: float
-    spilled_wait_us: float
-    drain_us: float
-    alone: float
-    together: float
-    beside_mmas: float
-    spilled: float
-    spilled_together: float
-    split_turn_us: float
-    start_share: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNumbers:
-    """All empirical numbers of a kernel family on a GPU, for one rate class of operand types."""
+    """All empirical numbers of a kernel family on a GPU, for one rate class of operand types: by mechanism."""
 
-    launch: Launch
-    device_descriptors: DeviceDescriptors
-    first_loads: FirstLoads
-    tensor: Tensor
-    narrow_mma: NarrowMma
-    promotion: Promotion
-    round_trip: RoundTrip
-    spilling: Spilling
-    port: Port
-    line_crossing: LineCrossing
-    k_tail: KTail
-    latency: Latency
-    epilogue: EpilogueStores
-    l2: L2Bandwidth
-    coalescing: Coalescing
-    overlap: Overlap
-    misalignment: Misalignment
-    edge_tiles: EdgeTiles
-    l2_capacity: L2Capacity
-    split_k: SplitK
-    whole_waves: WholeWaves
-    dram: DramBandwidth
-    clock: Clock
-    chain: Chain
-    power: Power
-    scale_factors: ScaleFactors
-    fused_epilogue: FusedEpilogue
-    scaled_outputs: ScaledOutputs
-    slow_division: SlowDivision
-    grouped: Grouped
-    pointer_stores: PointerStores
-    software_scales: SoftwareScales
+    if TYPE_CHECKING:
+
+        def __init__(self, **records: Record) -> None: ...
+
+        def __getattr__(self, _name: str) -> Record: ...
 
     def without(self, names: Collection[str]) -> KernelNumbers:
         """These numbers with some mechanisms switched off."""
         if not names:
             return self
         off = {name: replace(getattr(self, name), **_neutral_values(name)) for name in names}
-        return replace(self, **off)
+        return KernelNumbers(**{**vars(self), **off})
 
     def having(self, values: Mapping[str, float]) -> KernelNumbers:
         """These numbers with some values replaced, by full name; the caller checks the bounds."""
@@ -411,7 +167,7 @@ class KernelNumbers:
             mechanism, _, rest = name.partition(".")
             record = changed.get(mechanism, getattr(self, mechanism))
             changed[mechanism] = replace(record, **{rest: value})
-        return replace(self, **changed)
+        return KernelNumbers(**{**vars(self), **changed})
 
     def faster(self, resource: str, factor: float) -> KernelNumbers:
         """These numbers with a resource `factor` times as fast: shorter times, higher rates.
@@ -477,55 +233,6 @@ PROBLEM_KINDS = (*KIND_STAGES, IMPLICIT_GEMM)
 """Kinds of problem with their own error band; a kernel of two kinds has the band of the later one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mechanism:
-    """One mechanism: name, meaning, numbers, and the resource to which its time belongs."""
-
-    name: str
-    meaning: str
-    numbers: tuple[Number, ...]
-    resource: str
-
-
-def _mechanisms() -> tuple[Mechanism, ...]:
-    records = get_type_hints(KernelNumbers)
-    return tuple(
-        Mechanism(
-            name=name,
-            meaning=(record.__doc__ or "").strip(),
-            numbers=_numbers_of(record, name, f"{name}."),
-            resource=RESOURCE_OF[record],
-        )
-        for name, record in records.items()
-    )
-
-
-def _numbers_of(record: Any, mechanism: str, prefix: str = "") -> tuple[Number, ...]:
-    """The description of each field of a record; InputError where the file describes others."""
-    described, names = _descriptions()[mechanism], [spec.name for spec in fields(record)]
-    if list(described) != names:
-        raise InputError(
-            f"{DESCRIPTIONS.name}: {mechanism} has {', '.join(described)}; expected {', '.join(names)}"
-        )
-    of_record = {
-        "resource": RESOURCE_OF.get(record, NO_RESOURCE),
-        "of": KERNEL,
-        "fitted": False,
-        "neutral": None,
-    }
-    found = []
-    for name, entry in described.items():
-        low, high = entry["bounds"]
-        known = {**of_record, **entry, "low": low, "high": high}
-        found.append(
-            Number(name=prefix + name, **{each.name: known[each.name] for each in fields(Number)[1:]})
-        )
-    return tuple(found)
-
-
-MECHANISMS: tuple[Mechanism, ...] = _mechanisms()
-"""All mechanisms, roughly in the order of a launch."""
-MECHANISM_NAMES = tuple(mechanism.name for mechanism in MECHANISMS)
 CLOCK_MECHANISMS = tuple(mechanism.name for mechanism in MECHANISMS if mechanism.resource == CLOCK)
 """Mechanisms that lower the SM clock below that of the GPU's description."""
 OF_LIBRARIES = tuple(
@@ -550,8 +257,17 @@ def _neutral_values(mechanism: str) -> dict[str, float]:
     }
 
 
-WITHIN_PHASES: Mapping[str, Number] = {spec.name: spec for spec in _numbers_of(WithinPhases, "within_phases")}
+WITHIN_PHASES: Mapping[str, Number] = {spec.name: spec for spec in _numbers_of("within_phases")}
 """The numbers of timelines, by name."""
+RECORDS: Mapping[str, type[Record]] = {
+    each.name: _with_fields(
+        type(f"{each.name}_numbers", (Record,), {}), [spec.name.partition(".")[2] for spec in each.numbers]
+    )
+    for each in MECHANISMS
+}
+"""The records of mechanisms, by name."""
+_with_fields(KernelNumbers, RECORDS)
+_with_fields(WithinPhases, WITHIN_PHASES)
 
 
 def within_phases(values: Mapping[str, float]) -> WithinPhases:
@@ -577,8 +293,7 @@ def kernel_numbers(values: Mapping[str, float]) -> KernelNumbers:
         if spec.name not in values:
             raise InputError(f"number {spec.name} is missing")
         arguments[part][rest] = checked(spec, values[spec.name])
-    records = get_type_hints(KernelNumbers)
-    return KernelNumbers(**{name: records[name](**found) for name, found in arguments.items()})
+    return KernelNumbers(**{name: RECORDS[name](**found) for name, found in arguments.items()})
 
 
 def checked(spec: Number, value: object) -> float:
