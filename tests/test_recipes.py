@@ -12,14 +12,11 @@ import pytest
 
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[1] / "src" / "gemm_model"
-FAMILY = '''"""QuACK's kernels under another name."""
-
-from dataclasses import replace
-
-from gemm_model.kernels.quack import QUACK_SM90
-
-FAMILIES = (replace(QUACK_SM90, name="toy", providers=()),)
-'''
+FAMILY = """
+[toy]
+like = ["quack-sm90"]
+name = "toy"
+"""
 VERB = '''"""`gemm-model greet`: says what it is given."""
 
 import argparse
@@ -69,10 +66,8 @@ def run(tmp_path_factory):
     card = (package / "config/gpu/h200.yaml").read_text().replace("name: h200", "name: toy_card", 1)
     (package / "config/gpu/toy_card.yaml").write_text(card)
 
-    (package / "kernels/toy.py").write_text(FAMILY)
-    registry = package / "kernels/registry.py"
-    edit(registry, r"(from gemm_model\.kernels import )", r"\1toy, ")
-    edit(registry, r"(for module in \([^)]*)\)", r"\1, toy)")
+    with (package / "config/families.toml").open("a") as families:
+        families.write(FAMILY)
     edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
 
     (package / "commands/greet.py").write_text(VERB)
@@ -107,7 +102,7 @@ def test_a_gpu_is_one_file(run):
     )
 
 
-def test_a_kernel_family_is_a_module_and_its_name_in_two_lists(run):
+def test_a_kernel_family_is_a_table_and_its_name_in_a_list(run):
     found = json.loads(
         run("rank", "--m", "512", "--n", "7168", "--k", "2048", "--family", "toy", "--format", "json")
     )

@@ -83,7 +83,7 @@ def test_pages_of_other_verbs(words, titles, tmp_path):
     shapes.write_text("m,n,k\n512,1024,2048\n16,4096,4096\n8192,8192,1024\n", encoding="utf-8")
     words = [str(shapes) if word == "SHAPES" else word for word in words]
     assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
-    assert [figure["title"] for figure in content(tmp_path / "page.html")["figures"]] == titles
+    assert [figure["title"] for figure in content(tmp_path / "page.html")["figures"]] == [*titles]
     assert (tmp_path / "page.html").stat().st_size < 4e6
 
 

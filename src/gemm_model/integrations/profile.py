@@ -29,12 +29,13 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.hierarchy.model import MemoryHierarchyModel
 from gemm_model.integrations.nsight import config_of
 from gemm_model.kernel_model.question import World
-from gemm_model.kernels.cublas import SPLITS
 
 EXPECTED = (
     "expected a Chrome trace of PyTorch's profiler (record_shapes=True), or a CSV of nsys stats with "
     "--report cuda_gpu_kern_sum or cuda_gpu_trace"
 )
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+"""Parts of K [1]; kernels whose names tell none; those that cuBLASLt's heuristic picks, and more."""
 OPERANDS = {
     **{"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::_scaled_mm": (0, 1)},
     **{"aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_addmm_activation": (1, 2)},

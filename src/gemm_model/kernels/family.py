@@ -1,4 +1,4 @@
-"""A kernel family as data: configurations, resources, tile order and tile period, before any measurement."""
+"""What a kernel family is: configurations, resources, tile order and tile period (`config/families.toml`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""QuACK's CuTe DSL GEMM kernels (quack-kernels 0.6.5): Hopper, datacenter Blackwell, GeForce Blackwell."""
+"""Rules of QuACK's CuTe DSL GEMM kernels (quack-kernels 0.6.5), which `config/families.toml` names."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
@@ -17,22 +15,8 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     where,
 )
-from gemm_model.core.epilogue import ACTIVATIONS, GATED_ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
 from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.core.kind_columns import GROUPS
-from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
-from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
-from gemm_model.kernels.mechanisms import OF_LIBRARIES
-from gemm_model.kernels.tile_scheduler import FIRST_COME
-
-ELEMENTWISE = frozenset({*SCALARS, *SOURCES, *VECTORS, *ACTIVATIONS, *GATED_ACTIVATIONS})
-"""`gemm_interface`: alpha, beta with C, biases, `act_fn_map` and `gate_fn_map`."""
-ON_DATA_CENTERS = ELEMENTWISE | {*REDUCTIONS, GROUPS}
-"""With reductions of rows and columns, and groups of rows of variable length."""
-
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-SWIZZLES = (8, 1, 2, 4, 16)
 
 
 def offers_sm90_tile(batch: GemmBatch) -> Flags:
@@ -114,88 +98,3 @@ def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Flags) -> tuple[Values, 
 
 def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
     return 232.0
-
-
-NOT_DONE = ("software_scales", "scaled_outputs")
-"""Mechanisms that these kernels lack: no kernel scales sums or outputs itself."""
-OWN_MECHANISMS = tuple(name for name in OF_LIBRARIES if name not in NOT_DONE)
-TENSOR_MEMORY_MECHANISMS = tuple(
-    name
-    for name in OWN_MECHANISMS
-    if name not in ("narrow_mma", "promotion", "round_trip", "spilling", "k_tail", "edge_tiles")
-)
-"""Mechanisms that Blackwell kernels lack. One thread issues MMAs ahead of time, their commit releases a
-stage, and accumulators need no registers. On a B200 rows beyond K cost nothing, and rows outside the matrix
-cost only their way into shared memory."""
-WGMMA_MECHANISMS = tuple(name for name in OWN_MECHANISMS if name != "scale_factors")
-
-SERPENTINE = TileOrder(name="groups in serpentines", serpentine=True, splits="move")
-"""QuACK `TileScheduler`: groups of `swizzle` panels of the extent with fewer clusters."""
-
-QUACK_SM90 = KernelFamily(
-    name="quack",
-    architectures=("sm90",),
-    dependent_launch=True,
-    loader_deals=True,
-    knows=ON_DATA_CENTERS,
-    space=ConfigSpace(
-        cta_m=(64, 128, 192, 256, 320),
-        cta_n=(*range(32, 257, 32), 208),
-        clusters=CLUSTERS,
-        schedules=("cooperative", "pingpong"),
-        swizzles=SWIZZLES,
-        split_k=(1, 2, 4, 8),
-        swaps=(False, True),
-    ),
-    resources=ResourceRules(
-        offers_tile=offers_sm90_tile,
-        warpgroups=sm90_warpgroups,
-        splits_columns=sm90_splits_columns,
-        epilogue_buffers=warpgroup_mma.more_narrow_buffers,
-        spilled_code=whole_instructions,
-        largest_cluster=4,
-    ),
-    tile_order=SERPENTINE,
-    mechanisms=WGMMA_MECHANISMS,
-)
-
-QUACK_SM100 = replace(
-    QUACK_SM90,
-    architectures=("sm100",),
-    loader_deals=False,
-    space=replace(QUACK_SM90.space, cta_m=(64, 128), schedules=("cooperative", "2cta"), split_k=(1,)),
-    resources=ResourceRules(
-        offers_tile=warpgroup_mma.tcgen05_tile,
-        warpgroups=warpgroup_mma.two_warpgroups,
-        held_stages=warpgroup_mma.no_stage_held,
-        epilogue_buffers=warpgroup_mma.more_narrow_buffers,
-        largest_cluster=16,
-        mixed_widths=True,
-        block_scaled=True,
-    ),
-    tile_order=TileOrder(name="all of m first", always_along_m=True, whole_extent=True, scheduler=FIRST_COME),
-    tile_period=TilePeriod(in_tensor_memory=True),
-    mechanisms=TENSOR_MEMORY_MECHANISMS,
-)
-
-QUACK_SM120 = replace(
-    QUACK_SM90,
-    architectures=("sm120",),
-    loader_deals=False,
-    knows=ELEMENTWISE,
-    space=replace(
-        QUACK_SM90.space, cta_m=(64, 128, 256), cta_n=(*range(32, 257, 32),), clusters=((1, 1),), split_k=(1,)
-    ),
-    resources=ResourceRules(
-        offers_tile=offers_sm120_tile,
-        warpgroups=sm120_warpgroups,
-        held_stages=warpgroup_mma.no_stage_held,
-        epilogue_tile=sm120_epilogue_tile,
-        mma_registers=sm120_registers,
-        block_scaled=True,
-    ),
-    tile_order=replace(SERPENTINE, splits="rounds", scheduler=FIRST_COME),
-    mechanisms=OWN_MECHANISMS,
-)
-
-FAMILIES = (QUACK_SM90, QUACK_SM100, QUACK_SM120)

@@ -2,23 +2,74 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from gemm_model.config import CONFIG_DIR
+from gemm_model.core import epilogue
 from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
 from gemm_model.core.records import require_kind
-from gemm_model.kernels import cublas, cudnn, cutlass, quack, triton
-from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.mechanisms import OF_LIBRARIES
+
+PARTS = {
+    "space": ConfigSpace,
+    "resources": ResourceRules,
+    "tile_order": TileOrder,
+    "tile_period": TilePeriod,
+}
+"""Records that a family consists of, by the name of their table."""
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "families.toml").read_text(encoding="utf-8"))
+_RULE = re.compile(r"\w+\.\w+")
+
+
+@cache
+def _described(family: str, part: str = "") -> dict[str, Any]:
+    """What tables say of a family, or of a part of it, behind those that they are like."""
+    table = _TABLES[family]
+    own = table.get(part, {}) if part else {key: table[key] for key in table if key not in PARTS}
+    like = table.get("like", ()) if "like" not in own or not part else filter(None, [own["like"]])
+    found = {key: value for other in like for key, value in _described(other, part).items()}
+    return {**found, **{key: _value(own[key]) for key in own if key != "like"}}
+
+
+def _value(value: Any) -> Any:
+    """A value of a table: lists as tuples, and the rule of this folder that a word with a dot names."""
+    if isinstance(value, list):
+        return tuple(map(_value, value))
+    if isinstance(value, str) and _RULE.fullmatch(value):
+        module, _, name = value.partition(".")
+        return getattr(import_module(f"gemm_model.kernels.{module}"), name)
+    return value
+
+
+def _family(name: str) -> KernelFamily:
+    """The family of a table."""
+    whole = dict(_described(name))
+    lacks, also = (whole.pop(key, ()) for key in ("lacks", "also"))
+    known = (getattr(epilogue, word, ()) if word.isupper() else (word,) for word in whole.pop("knows"))
+    return KernelFamily(
+        **whole,
+        **{part: kind(**_described(name, part)) for part, kind in PARTS.items()},
+        knows=frozenset(chain.from_iterable(known)),
+        mechanisms=(*(each for each in OF_LIBRARIES if each not in lacks), *also),
+    )
+
 
 _FAMILIES: dict[tuple[str, str], KernelFamily] = {
     (family.name, architecture): family
-    for module in (quack, cublas, cutlass, triton, cudnn)
-    for family in module.FAMILIES
+    for family in (_family(name) for name in _TABLES if "architectures" in _described(name))
     for architecture in family.architectures
 }
 """Families by name and architecture; the first of an architecture is its default."""
