@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,13 +20,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gemm_model.commands.options import add_verb
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core.errors import GemmModelError, InputError
 
 if TYPE_CHECKING:
     from gemm_model.report.document import Document
 
-VERBS: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "verbs.toml").read_text(encoding="utf-8"))
+VERBS: dict[str, dict[str, Any]] = read_toml("verbs")
 """Summary and examples of each verb; a module of `commands` runs it."""
 
 OVERRIDE = re.compile(r"(\+\+|\+|~)?[A-Za-z_][\w.]*=")

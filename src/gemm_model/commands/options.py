@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
 
@@ -70,9 +68,10 @@ def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
     What a verb declares of an option of such a set goes before what the set says. `defaults` are values without
     an option, `about` stands behind the summary.
     """
-    own = _declared(verb)
+    own = read_toml(f"commands/{verb}")
+    sets = [read_toml(f"commands/{name}") for name in own.get("uses", ())]
     found: dict[str, dict[str, Any]] = {}
-    for declared in (own, *map(_declared, own.get("uses", ()))):
+    for declared in (own, *sets):
         for option, settings in declared.items():
             if isinstance(settings, Mapping):
                 found[option] = {**settings, **found.get(option, {})}
@@ -85,11 +84,6 @@ def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
                 _add(group, inner, of_inner)
         else:
             _add(parser, option, settings)
-
-
-@cache
-def _declared(name: str) -> dict[str, Any]:
-    return tomllib.loads((CONFIG_DIR / "commands" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _add(parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.errors import InputError
 
 __all__ = ["COMMAND_LINE", "CONFIG_DIR", "ResolvedConfig", "gpu_names", "is_yaml_file", "load_config"]
-__all__ += ["load_gpu_mapping", "model_names", "read_yaml_mapping", "resolve_config"]
+__all__ += ["load_gpu_mapping", "model_names", "read_toml", "read_yaml_mapping", "resolve_config"]
 
 CONFIG_DIR = Path(__file__).parent
 OF_ONE_CARD = ("name", "device_names", "validated")
@@ -44,6 +45,12 @@ class ResolvedConfig:
             source == COMMAND_LINE and (name == key or name.startswith(f"{key}."))
             for name, source in self.sources.items()
         )
+
+
+@lru_cache(maxsize=64)
+def read_toml(name: str) -> dict[str, Any]:
+    """The content of a TOML file of this folder, by its name without the ending; not to be changed."""
+    return tomllib.loads((CONFIG_DIR / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 
 MATH_KINDS = ("fp32", "tf32", "fp16", "fp8", "int8", "fp6", "fp4")
@@ -56,7 +55,7 @@ class BlockScale:
         return self.dtype.bytes_per_element / self.vec_size
 
 
-_TYPES: Mapping[str, Any] = tomllib.loads((CONFIG_DIR / "types.toml").read_text(encoding="utf-8"))
+_TYPES: Mapping[str, Any] = read_toml("types")
 _NUMBERS = ("bits", "significand_bits", "math_kind")
 ELEMENT_TYPES = MappingProxyType(
     {name: DataType(name=name, **{key: found[key] for key in _NUMBERS}) for name, found in _TYPES.items()}

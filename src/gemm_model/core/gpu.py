@@ -33,27 +33,18 @@ INTERVAL = Quantity(unit="1", low=0, high=1)
 TENSOR_FLOP = Quantity(unit="FLOP/clk", low=16, high=262144)
 
 
-ASSUMED_INTERVALS = {
-    "flop_per_clk_per_sm": "tensor_interval",
-    "dram_read_gb_per_s": "dram_interval",
-    "l2_read_gb_per_s": "l2_interval",
-    "l2_read_bytes_per_clk_per_sm": "sm_interval",
-    "l2_read_bytes_per_clk_of_eight": "sm_interval",
-    "l2_write_bytes_per_clk_per_sm": "sm_interval",
-    "smem_fill_bytes_per_clk_per_sm": "sm_interval",
-    "dram_latency_ns": "latency_interval",
-    "l2_latency_clk": "latency_interval",
-    "graph_launch_us": "launch_interval",
-}
-"""Which number of `config/numbers/gpu.yaml` is the interval of a number of a card that was not measured, where
-its description tells none. That of `flop_per_clk_per_sm` is the rate's in work: the clock's under MMAs."""
+def number(
+    unit: str, low: float, high: float, *, assumed: str = "", interval: str = "", **default: Any
+) -> Any:
+    """A number of a description with its unit and range; `assumed` is the one taken where it is left out.
 
-
-def number(unit: str, low: float, high: float, *, assumed: str = "", **default: Any) -> Any:
-    """A number of a description with its unit and range; `assumed` is the one taken where it is left out."""
+    `interval` is that of a card that was not measured, where its description tells none; each is the name of a
+    number of `config/numbers/gpu.yaml`.
+    """
     if assumed:
         default["default_factory"] = lambda: getattr(room_numbers("gpu"), assumed)
-    return field(metadata={"quantity": Quantity(unit=unit, low=low, high=high)}, **default)
+    quantity = Quantity(unit=unit, low=low, high=high)
+    return field(metadata={"quantity": quantity, "interval": interval}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,34 +67,42 @@ class GpuSpec:
     near; the H200's where it was not measured."""
     dram_bus_bits: int = number("bits", 32, 32768)
     dram_clk_mhz: float = number("MHz", 100, 50000)
-    dram_read_gb_per_s: float = number("GB/s", 10, 100000)
+    dram_read_gb_per_s: float = number("GB/s", 10, 100000, interval="dram_interval")
     """What all SMs together read of a buffer far larger than L2."""
-    dram_latency_ns: float | None = number("ns", 50, 5000, default=None)
+    dram_latency_ns: float | None = number("ns", 50, 5000, default=None, interval="latency_interval")
     """One bulk load of 128 bytes that no cache holds."""
-    flop_per_clk_per_sm: Mapping[str, float] = field(hash=False)
+    flop_per_clk_per_sm: Mapping[str, float] = field(hash=False, metadata={"interval": "tensor_interval"})
     """Dense tensor FLOP by kind of math."""
     cuda_core_fma_per_clk_per_sm: float = number("FMA/clk", 1, 1024)
     fp32_settled_share: float | None = number("1", 0.05, 1, default=None)
     """FMA rate of large fp32 products on CUDA cores under the power cap, over the peak; None: no cap is met."""
     l2_bytes: float = number("bytes", 2**17, 2**34)
     """As the runtime reports it."""
-    l2_read_gb_per_s: float = number("GB/s", 100, 200000)
+    l2_read_gb_per_s: float = number("GB/s", 100, 200000, interval="l2_interval")
     """What all SMs together read of a quarter of L2 that they share."""
-    l2_read_bytes_per_clk_per_sm: float | None = number("bytes/clk", 8, 1024, default=None)
+    l2_read_bytes_per_clk_per_sm: float | None = number(
+        "bytes/clk", 8, 1024, default=None, interval="sm_interval"
+    )
     """What one SM reads from L2 while the others are silent."""
-    l2_read_bytes_per_clk_of_eight: float | None = number("bytes/clk", 8, 1024, default=None)
+    l2_read_bytes_per_clk_of_eight: float | None = number(
+        "bytes/clk", 8, 1024, default=None, interval="sm_interval"
+    )
     """What each of eight SMs of one GPC reads from L2 at once; what one alone reads where not known."""
     tensor_load_gain: float = number("1", 1, 2, assumed="tensor_load_gain")
     """What L2, and the way into an SM, deliver to loads by tensor maps over these bulk reads; the H200's where it was
     not measured."""
     l2_write_gb_per_s: float | None = number("GB/s", 100, 200000, default=None)
     """What all SMs together store to L2; None where it was not measured: no bound."""
-    l2_write_bytes_per_clk_per_sm: float | None = number("bytes/clk", 4, 1024, default=None)
+    l2_write_bytes_per_clk_per_sm: float | None = number(
+        "bytes/clk", 4, 1024, default=None, interval="sm_interval"
+    )
     """What one SM stores to L2 while the others are silent."""
-    smem_fill_bytes_per_clk_per_sm: float | None = number("bytes/clk", 8, 1024, default=None)
+    smem_fill_bytes_per_clk_per_sm: float | None = number(
+        "bytes/clk", 8, 1024, default=None, interval="sm_interval"
+    )
     """What arrives in the shared memory of an SM, of its own loads and by multicast; None where that is no
     bound."""
-    l2_latency_clk: float | None = number("clk", 50, 5000, default=None)
+    l2_latency_clk: float | None = number("clk", 50, 5000, default=None, interval="latency_interval")
     """One bulk load of 128 bytes that L2 holds."""
     l2_merging_sms: float = number("SMs", 1, 18, assumed="l2_merging_sms")
     """SMs of a GPC whose equal requests at one time L2 serves as one; the H200's where none were counted."""
@@ -134,7 +133,7 @@ class GpuSpec:
     tpc_rounds: tuple[tuple[int, ...], ...] = ()
     """GPC of each TPC, in the order in which the launcher gives them CTAs: rounds of TPCs, of which a grid
     fills one SM each, then the other, before it goes on."""
-    graph_launch_us: float = number("us", 0.05, 50, assumed="graph_launch_us")
+    graph_launch_us: float = number("us", 0.05, 50, assumed="graph_launch_us", interval="launch_interval")
     """From one empty kernel to the next within a CUDA graph; the H200's where it was not measured."""
     event_pair_us: float = number("us", 0, 50, assumed="event_pair_us")
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
@@ -286,9 +285,12 @@ class GpuSpec:
 QUANTITIES: Mapping[str, Quantity] = {
     spec.name: replace(spec.metadata["quantity"], whole=spec.type == "int", optional="None" in str(spec.type))
     for spec in fields(GpuSpec)
-    if spec.metadata
+    if "quantity" in spec.metadata
 }
 """Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
+ASSUMED_INTERVALS = {spec.name: found for spec in fields(GpuSpec) if (found := spec.metadata.get("interval"))}
+"""Which number is the interval of a number of a card that was not measured. That of `flop_per_clk_per_sm` is the
+rate's in work: the clock's under MMAs."""
 
 
 def _require_intervals(gpu: GpuSpec) -> None:

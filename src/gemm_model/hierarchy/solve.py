@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking, Footprint, footprint, tensor_core_blocking
 from gemm_model.hierarchy.levels import Machine
@@ -17,6 +18,7 @@ WARP_GRIDS = tuple(product((1, 2, 4, 8), repeat=2))
 DEPTHS = (8, 16, 32)
 """Candidate tiles on CUDA cores: outputs of a thread, rows of lanes, warps of a CTA, depth of a slice."""
 
+REMEDIES: dict[str, str] = read_toml("shown")["remedies"]
 TENSOR_CTA_M = (64, 128, 192, 256)
 TENSOR_CTA_N = (32, 64, 96, 128, 160, 192, 224, 256)
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -150,20 +152,6 @@ def _tensor_core_candidates(machine: Machine, stages: int) -> Iterator[Blocking]
             continue
         others = {"cluster_m": cluster_m, "cluster_n": cluster_n, "stages": stages}
         yield tensor_core_blocking(machine.gpu, machine.datapath, cta_m, cta_n, **others)
-
-
-REMEDIES = {
-    "dram -> l2": "let more tiles that share rows and columns run at once, or enlarge the CTA tile",
-    "dram -> smem": "enlarge the CTA tile, or share its tiles in a cluster",
-    "dram -> l1": "stage tiles in shared memory",
-    "l2 -> all SMs": "enlarge the CTA tile, or let the CTAs of a cluster share theirs by multicast",
-    "l2 -> one SM": "enlarge the CTA tile: multicast does not widen one SM's L2-to-SM bandwidth",
-    "smem -> registers": "enlarge the thread's or warp's tile, or let more lanes share each wide load",
-    "smem -> mma": "take a wider instruction, or keep A in registers",
-    "l1 -> registers": "stage tiles in shared memory",
-    "instruction slots": "a larger thread tile needs fewer loads per FMA; no tile leaves FMAs all slots",
-    "registers -> datapath": "nothing: this is the peak",
-}
 
 
 def _advice(best: Candidate, target: float, stages: int) -> tuple[str, ...]:

@@ -9,16 +9,15 @@ whether it exists.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 
-DESCRIPTIONS = CONFIG_DIR / "mechanisms.toml"
+DESCRIPTIONS = read_toml("mechanisms")
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"
 """Scope of a number: the card, whichever kernel runs; the card and the rate class; the kernel's code."""
 
@@ -40,17 +39,12 @@ class Resource:
     """Times: a faster resource divides these fields of `GpuSpec`."""
 
 
-@cache
-def _descriptions() -> dict[str, Any]:
-    return tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
-
-
 def _resource(meaning: str, gpu_rates: Sequence[str] = (), gpu_times: Sequence[str] = ()) -> Resource:
     return Resource(meaning=meaning, gpu_rates=tuple(gpu_rates), gpu_times=tuple(gpu_times))
 
 
 RESOURCES: Mapping[str, Resource] = {
-    name: _resource(**found) for name, found in _descriptions()["resources"].items()
+    name: _resource(**found) for name, found in DESCRIPTIONS["resources"].items()
 }
 """Resources that share a runtime (`kernel_model/elasticity.py`), by name."""
 TIMES, RATES = ("us", "clk"), ("B/clk", "1/clk")
@@ -101,7 +95,7 @@ def _with_fields(kind: type[Made], names: Iterable[str]) -> type[Made]:
 
 def _numbers_of(mechanism: str, prefix: str = "") -> tuple[Number, ...]:
     """The description of each number in a table of DESCRIPTIONS."""
-    table, found = _descriptions()[mechanism], []
+    table, found = DESCRIPTIONS[mechanism], []
     usual = {"resource": table.get("resource", NO_RESOURCE), "of": KERNEL, "fitted": False, "neutral": None}
     for name, entry in table.items():
         if isinstance(entry, Mapping):
@@ -128,7 +122,7 @@ MECHANISMS = tuple(
         numbers=_numbers_of(name, f"{name}."),
         resource=table["resource"],
     )
-    for name, table in _descriptions().items()
+    for name, table in DESCRIPTIONS.items()
     if "meaning" in table
 )
 """All mechanisms, roughly in the order of a launch."""
@@ -202,17 +196,7 @@ LAUNCHING = (
 hold at the clock of the calibration's card. First loads, which wait for DRAM, are not among them."""
 
 
-KERNEL_MECHANISMS = frozenset(
-    {
-        *(
-            *("launch", "device_descriptors", "first_loads", "tensor", "promotion", "round_trip"),
-            *("spilling", "k_tail", "latency"),
-        ),
-        *("epilogue", "split_k"),
-        *("fused_epilogue", "scaled_outputs", "slow_division"),
-        *("grouped", "pointer_stores", "software_scales"),
-    }
-)
+KERNEL_MECHANISMS = frozenset(name for name, table in DESCRIPTIONS.items() if table.get("of_code"))
 """Mechanisms whose numbers belong to the kernel's code: libraries differ in them on one card."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core import epilogue
 from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.errors import InputError
@@ -30,7 +29,7 @@ PARTS = {
     "tile_period": TilePeriod,
 }
 """Records that a family consists of, by the name of their table."""
-_TABLES: dict[str, dict[str, Any]] = tomllib.loads((CONFIG_DIR / "families.toml").read_text(encoding="utf-8"))
+_TABLES: dict[str, dict[str, Any]] = read_toml("families")
 _RULE = re.compile(r"\w+\.\w+")
 
 

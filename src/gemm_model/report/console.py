@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.fields import number_text
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.kernel_model.explanation import WhatIf
@@ -130,41 +131,24 @@ def _figures(frame: pd.DataFrame) -> dict[str, Any]:
     return figures
 
 
-_PERCENTAGES = (
-    *("mape", "median", "p95", "worst", "top1", "top1_p5", "top1_min"),
-    *("best_single", "best_single_p5", "best_single_min"),
-)
-
-
 def accuracy_text(summary: list[dict[str, Any]]) -> str:
     """The accuracy table: one line for each figure, one column for each group of rows."""
     columns = {str(row["rows of"]): {key: row[key] for key in row if key != "rows of"} for row in summary}
-    names = {
-        "rows": "rows",
-        "mape": "MAPE",
-        "median": "median error",
-        "p95": "p95 error",
-        "worst": "worst error",
-        "mean_ratio": "mean predicted/measured",
-        "rank_correlation": "rank correlation",
-        "shapes": "shapes",
-        "top1": "top-1 efficiency, mean",
-        "top1_p5": "top-1 efficiency, p5",
-        "top1_min": "top-1 efficiency, min",
-        "best_single_shapes": "best single config, on shapes",
-        "best_single": "best single config, mean",
-        "best_single_p5": "best single config, p5",
-        "best_single_min": "best single config, min",
+    names: dict[str, str] = read_toml("shown")["accuracy"]
+    table = {
+        group: [_cell(name, figures.get(key)) for key, name in names.items()]
+        for group, figures in columns.items()
     }
-    table = {group: [_cell(key, figures.get(key)) for key in names] for group, figures in columns.items()}
     import pandas as pd
 
-    return pd.DataFrame(table, index=pd.Index(list(names.values()))).to_string()
+    return pd.DataFrame(
+        table, index=pd.Index([name.removesuffix(" %") for name in names.values()])
+    ).to_string()
 
 
-def _cell(key: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None or value != value:
         return "-"
-    if key in _PERCENTAGES:
+    if name.endswith(" %"):
         return f"{value:.2%}"
     return f"{value:.4f}" if isinstance(value, float) else f"{value}"

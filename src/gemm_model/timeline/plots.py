@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.timeline.trace import RING, Trace
 
@@ -16,17 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-COLORS = {
-    "": "#ffffff",
-    "resident": "#ececec",
-    "load": "#4c78a8",
-    "wait": "#f2cf5b",
-    "schedule": "#9d755d",
-    "other": "#bab0ac",
-    "mma": "#54a24b",
-    "epilogue": "#e45756",
-    "store": "#b279a2",
-}
+COLORS: dict[str, str] = read_toml("shown")["trace_colors"]
 OVERVIEW = ("resident", "wait", "epilogue", "mma")
 """Activities in the overview, drawn in this order: one consumer may wait while another works."""
 PIXELS = 2000

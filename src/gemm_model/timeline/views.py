@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.pipeline.machine import PS_PER_US, Workload
 from gemm_model.timeline.chrome_trace import TraceCounter, TraceEvent
@@ -21,11 +22,7 @@ TRACK_ORDER = (
     *("launch", "DMA", "DMA A", "DMA B", "consumer"),
     *(f"{track} {group}" for group in (1, 2, 3) for track in ("MMAs", "consumer")),
 )
-COLORS = {
-    **{"init": "#b0b0b0", "load_a": "#4c78a8", "load_b": "#72b7b2", "load_k": "#4c78a8"},
-    **{"load_v": "#72b7b2", "math": "#54a24b", "qk": "#54a24b", "pv": "#88d27a", "epilogue": "#e45756"},
-    **{"softmax": "#f58518", "exponentials": "#e45756", "correction": "#b279a2", "wait": "#eeeeee"},
-}
+COLORS: dict[str, str] = read_toml("shown")["pipeline_colors"]
 
 
 def event_table(timeline: Timeline, work: Workload | None = None) -> list[dict[str, Any]]:

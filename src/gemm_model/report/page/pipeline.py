@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.page.content import Fact, Figure, Page
 from gemm_model.timeline.phases import phases_of
@@ -17,15 +18,7 @@ from gemm_model.timeline.views import TRACK_ORDER
 
 SHOWN_SPANS = 1500
 """Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
-COLOR_OF = {
-    **dict.fromkeys(("load", "load_a", "load_k"), "@blue"),
-    **dict.fromkeys(("load_b", "load_v"), "@teal"),
-    **dict.fromkeys(("math", "mma", "qk"), "@olive"),
-    **dict.fromkeys(("epilogue", "exponentials"), "@orange"),
-    **dict.fromkeys(("store", "pv", "correction"), "@purple"),
-    **dict.fromkeys(("init", "softmax"), "@gray"),
-    "wait": "@control",
-}
+COLOR_OF: dict[str, str] = read_toml("shown")["page_colors"]
 """Colours of what warps do, in the order of the legend."""
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.page.content import Columns, Fact, Listing, Page, TableFigure
@@ -15,21 +17,7 @@ NO_MEASUREMENTS = (
     "This table holds no measurements (column runtime_us): the S-curve, predicted against measured and the "
     "errors are left out."
 )
-OF_MEASURED = {
-    "s_curve": (
-        "S-curve",
-        "Predicted over measured runtime of every kernel, sorted; above 1 is pessimistic.",
-    ),
-    "predicted_measured": (
-        "Predicted against measured",
-        "Points have the colour of what limits the kernel (see the filters); the dotted line is a perfect "
-        "prediction.",
-    ),
-    "ratio_by_time": (
-        "Ratio by time",
-        "Median of predicted over measured, and the band of 80 % of the kernels, from the fastest to the slowest.",
-    ),
-}
+OF_MEASURED: dict[str, dict[str, Any]] = read_toml("shown")["table_figures"]
 """Title and note of the figures of a table with measurements, by kind."""
 FILTERS = {"type": "Type", "family": "Family", "limiter": "Limiter"}
 
@@ -111,7 +99,7 @@ def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
 
 def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[TableFigure]:
     shown = OF_MEASURED if measured else {}
-    figures = [TableFigure(title=title, note=note, kind=kind) for kind, (title, note) in shown.items()]
+    figures = [TableFigure(kind=kind, **words) for kind, words in shown.items()]
     if "dram_bytes" in columns.numbers:
         figures.append(
             TableFigure(
