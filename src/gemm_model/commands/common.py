@@ -260,18 +260,13 @@ def config(args: argparse.Namespace) -> KernelConfig:
         refuse_given(args, ("fast_accum",), f"with {args.dtype}")
     tile = parse_extent(args.cta, "--cta", (2, 3))
     cluster_m, cluster_n = parse_extent(args.cluster, "--cluster")
+    same = ("stages", "schedule", "raster", "swizzle", "split_k", "kernel", "scheduler")
     return KernelConfig(
         cta_m=tile[0],
         cta_n=tile[1],
         cta_k=tile[2] if len(tile) > 2 else 0,
         cluster_m=cluster_m,
         cluster_n=cluster_n,
-        stages=args.stages,
-        schedule=args.schedule,
-        raster=args.raster,
-        swizzle=args.swizzle,
-        split_k=args.split_k,
-        kernel=args.kernel,
-        scheduler=args.scheduler,
         fast_accum=args.fast_accum or args.kernel in sums_stay(),
+        **{name: getattr(args, name) for name in same},
     )

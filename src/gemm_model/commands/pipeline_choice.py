@@ -13,6 +13,7 @@ from gemm_model.commands import common
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
 from gemm_model.core.settings import Settings
 from gemm_model.kernels import feasibility
 from gemm_model.pipeline.machine import (
@@ -83,6 +84,21 @@ def machine_on_gpu(model: PipelineModel, batch: GemmBatch) -> PipelineMachine:
     )
 
 
+def work_of(
+    machine: PipelineMachine,
+    problem: GemmProblem,
+    tile: tuple[int, int, int],
+    stages: int,
+    cluster: tuple[int, int],
+) -> Workload:
+    """The work that a problem gives a machine's busiest SM in tiles of m x n x k, through so many stages."""
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
+    tiles = dict(
+        zip(("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), (*tile, *cluster), strict=True)
+    )
+    return workload(machine, PipelineKernel(**sizes, **tiles, stages=stages))
+
+
 def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workload, str]:
     """The machine, the work of the kernel that the arguments describe, and a title for both.
 
@@ -93,21 +109,8 @@ def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workloa
     machine = named_machine(args)
     if machine is not None:
         config = _completed(config, machine)
-        work = workload(
-            machine,
-            PipelineKernel(
-                m=problem.m,
-                n=problem.n,
-                k=problem.k,
-                batch=problem.batch,
-                tile_m=config.cta_m,
-                tile_n=config.cta_n,
-                tile_k=config.cta_k,
-                stages=config.stages,
-                cluster_m=config.cluster_m,
-                cluster_n=config.cluster_n,
-            ),
-        )
+        tile, cluster = (config.cta_m, config.cta_n, config.cta_k), (config.cluster_m, config.cluster_n)
+        work = work_of(machine, problem, tile, config.stages, cluster)
         return machine, work, f"{size} on machine {machine.name}"
     chosen, model = gpu_model(args)
     reason = feasibility.check(problem, config, chosen.gpu)

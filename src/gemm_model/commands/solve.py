@@ -18,6 +18,7 @@ from gemm_model.commands.pipeline_choice import (
     gpu_model,
     machine_on_gpu,
     named_machine,
+    work_of,
 )
 from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError
@@ -26,7 +27,7 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig, parse_exten
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
-from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, TileSpace, workload
+from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, TileSpace
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
 from gemm_model.report.document import Document
@@ -147,21 +148,8 @@ def _explained(
     choice: Choice, problem: GemmProblem, machine: PipelineMachine, cluster: tuple[int, int]
 ) -> dict[str, object]:
     """The figures that tell why a choice takes as long as it does."""
-    work = workload(
-        machine,
-        PipelineKernel(
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-            batch=problem.batch,
-            tile_m=choice.tile_m,
-            tile_n=choice.tile_n,
-            tile_k=choice.tile_k,
-            stages=choice.stages,
-            cluster_m=cluster[0],
-            cluster_n=cluster[1],
-        ),
-    )
+    tile = (choice.tile_m, choice.tile_n, choice.tile_k)
+    work = work_of(machine, problem, tile, choice.stages, cluster)
     load, math = float(load_of_step(work.full, machine.dma_warps)), float(work.full.math)
     step = float(time_per_k_tile(load, float(work.latency), math, float(choice.stages)))
     bound = "math" if step == math else "load" if step == load else "latency"

@@ -59,11 +59,10 @@ def asked_of(problem: GemmProblem) -> tuple[str, ...]:
     return (*words, *(kind for kind, found in kinds if found is not None))
 
 
-COLUMNS_OF_AN_EPILOGUE = (
-    *("output_scale_bits", "source_share", "tangents", "sigmoids", "gated", "vectors", "reductions"),
-    "quantized",
+OF_AN_EPILOGUE = (
+    *("output_share", "source_share", "tangents", "sigmoids", "gated", "vectors", "reductions", "quantized"),
 )
-"""Columns of `KindColumns` that are 0 without an epilogue."""
+"""Columns of `KindColumns` that an epilogue's property of that name gives."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,8 +141,8 @@ class KindColumns:
 
     def without_epilogue(self) -> KindColumns:
         """A copy with a plain epilogue; `asked` stays."""
-        nothing = dict.fromkeys(COLUMNS_OF_AN_EPILOGUE, 0.0)
-        return replace(self, output_share=1.0, **nothing)
+        nothing = {**dict.fromkeys((*OF_AN_EPILOGUE, "output_scale_bits"), 0.0), "output_share": 1.0}
+        return replace(self, **nothing)
 
 
 def kind_columns(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> KindColumns:
@@ -171,15 +170,8 @@ def kind_columns(problem: GemmProblem, cluster_rows: Values, cluster_columns: Va
         clusters_m=clusters_m,
         clusters_n=clusters_n,
         rows_inside=rows_inside,
-        output_share=epilogue.output_share,
         output_scale_bits=(problem.output_bits - plain_bits) / epilogue.output_share,
-        source_share=epilogue.source_share,
-        tangents=epilogue.tangents,
-        sigmoids=epilogue.sigmoids,
-        gated=float(epilogue.gated),
-        vectors=float(epilogue.vectors),
-        reductions=float(epilogue.reductions),
-        quantized=float(epilogue.quantized),
+        **{name: float(getattr(epilogue, name)) for name in OF_AN_EPILOGUE},
         software_scales=problem.block_scaling is not None,
         column_scales=float(problem.block_scaling is not None and problem.block_scaling.b_rows == 1),
         a_distinct=a_distinct,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
+from gemm_model.config import read_toml
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.dtypes import names_in
 from gemm_model.core.errors import InputError
@@ -104,23 +105,10 @@ def _cutlass(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
         "D": "RowMajor" if problem.c_major == "n" else "ColumnMajor",
     }
     layout = {name: f"cutlass::layout::{major}" for name, major in majors.items()}
-    return f"""\
-using TileShape = cute::Shape<cute::_{config.mma_m}, cute::_{config.mma_n}, cute::_{k_tile(problem, config)}>;
-using ClusterShape = cute::Shape<cute::_{config.cluster_m}, cute::_{config.cluster_n}, cute::_1>;
-using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::{arch}, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-    cutlass::epilogue::collective::EpilogueTileAuto, {types["acc"]}, {types["acc"]},
-    void, {layout["D"]}, {align["out"]}, {types["out"]}, {layout["D"]}, {align["out"]},
-    {epilogue}>::CollectiveOp;
-using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::{arch}, cutlass::arch::OpClassTensorOp,
-    {types["a"]}, {layout["A"]}, {align["a"]}, {types["b"]}, {layout["B"]}, {align["b"]}, {types["acc"]},
-    TileShape, ClusterShape, {stages},
-    {mainloop}>::CollectiveOp;
-// at run time:
-arguments.scheduler.max_swizzle_size = {config.swizzle};
-arguments.scheduler.raster_order =
-    cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90::RasterOrderOptions::{raster};"""
+    words = {"config": config, "k": k_tile(problem, config), "arch": arch, "types": types, "layout": layout}
+    words |= {"align": align, "stages": stages, "mainloop": mainloop, "epilogue": epilogue, "raster": raster}
+    text: str = read_toml("emit")["cutlass"]
+    return text.format_map(words)
 
 
 def _cutlass_schedules(config: KernelConfig, problem: GemmProblem, gpu: GpuSpec) -> tuple[str, str]:

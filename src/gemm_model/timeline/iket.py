@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.timeline import WAIT_DATA, WAIT_STAGE
-from gemm_model.timeline.kernel_timeline import DATA, NEXT_TILE, SOURCE_MATRIX, STORE_BUFFER
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 
 Each = TypeVar("Each")
@@ -32,18 +32,8 @@ WARPS_PER_GROUP = 4
 STAGE = "a free stage"
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
 """Ranges that hold one tile of their warp, with the activity of each."""
-PARTS = {
-    WAIT_DATA: ("wait", DATA),
-    WAIT_STAGE: ("wait", STAGE),
-    "fetch_wait": ("wait", NEXT_TILE),
-    "fetch_decode": ("schedule", "decode"),
-    "sched_fetch": ("schedule", "fetch"),
-    "clc_produce": ("schedule", "ask"),
-    "clc_consume": ("schedule", "take"),
-    "ag_wait": ("wait", "another GPU's data"),
-    "epi_store_acq": ("wait", STORE_BUFFER),
-    "epi_c_wait": ("wait", SOURCE_MATRIX),
-    "epi_store_issue": ("store", ""),
+PARTS: dict[str, tuple[str, str]] = {
+    name: (what, detail) for name, (what, detail) in read_toml("iket").items()
 }
 """Ranges of QuACK 0.6.5 inside or between those, with activity and detail; any other range is 'other'."""
 LOST = re.compile(r"Trace incomplete: (\d+) warp record")
