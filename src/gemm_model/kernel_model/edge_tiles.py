@@ -121,7 +121,7 @@ def _fill_cost(edge: _Edge, known: Record) -> Values:
     return share * where(edge.sharers >= 4.0, known.shared_cost, 1.0) / edge.rows
 
 
-def drifted_apart(schedule: TileSchedule, in_step: Values, known: EdgeTiles) -> Values:
+def drifted_apart(schedule: TileSchedule, in_step: Values, known: Record) -> Values:
     """Fill time once CTAs have drifted apart, over that of CTAs that begin in step: they ask for fewer boxes
     at the same time. CTAs whose MMA warps load stay in step. Source: series of k from 1,024 to 28,672.
     """
