@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.attention.choice import EMITTERS as ATTENTION_EMITTERS
 from gemm_model.choice.expected import RoutedRanking, rank_routing
 from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, without_twins
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
@@ -16,7 +15,7 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.routing import Routing
 from gemm_model.kernel_model.explanation import limits_of
-from gemm_model.kernels.emit import EMITTERS, emit
+from gemm_model.kernels.emit import emit
 from gemm_model.kernels.registry import families
 from gemm_model.report.console import prediction_fields
 from gemm_model.report.document import Document, screen_text, text_table
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gemm_model.choice.across_families import Against
-
-
-TARGETS = tuple(dict.fromkeys((*EMITTERS, *ATTENTION_EMITTERS)))
-"""What `--emit` writes for."""
 
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
