@@ -254,7 +254,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
         ),
         ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
         ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
-        ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of flop_per_clk_per_sm, dram"),
+        ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of dram_read_gb_per_s, dram"),
         ({"intervals": {"l2_latency_clk": -0.1}}, "intervals.l2_latency_clk is -0.1; expected a number"),
         ({"tpc_rounds": [[]]}, "tpc_rounds holds an empty round; expected a GPC for each TPC"),
     ],

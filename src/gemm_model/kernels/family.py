@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, where
@@ -15,32 +16,20 @@ from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE, TileScheduler
 
 
+def always(value: float) -> Callable[..., Any]:
+    """The rule that is a number, whatever the kernel; a table of `config/families.toml` gives the number alone."""
+    return partial(_constant, value)
+
+
+def _constant(value: float, *_: object) -> float:
+    return value
+
+
+NO, NOTHING, ONE, TWO, NO_LIMIT = map(always, (False, 0.0, 1.0, 2.0, float("inf")))
+
+
 def every_combination(batch: GemmBatch) -> Flags:
     return batch.cta_m > 0
-
-
-def any_mma_ahead() -> float:
-    return float("inf")
-
-
-def producers_drift(_batch: GemmBatch) -> Values:
-    """Producer warps run ahead of the MMAs, each CTA's at its own pace."""
-    return 0.0
-
-
-def one_load(_batch: GemmBatch) -> Values:
-    """A k tile is one load and one stage of the ring."""
-    return 1.0
-
-
-def stores_by_tma(_batch: GemmBatch) -> Values:
-    """Stores by TMA fill whole sectors."""
-    return 1.0
-
-
-def nothing_awaited(_batch: GemmBatch) -> Values:
-    """MMAs stay in flight while the next k tile begins."""
-    return 0.0
 
 
 def by_the_register(
@@ -96,17 +85,18 @@ class ResourceRules:
     """Whether there is a kernel of this CTA tile and schedule."""
     warpgroups: Callable[[GemmBatch], Values]
     """MMA warpgroups that share one tile."""
-    splits_columns: Callable[[GemmBatch, Values], Flags] = warpgroup_mma.rows_shared
+    splits_columns: Callable[[GemmBatch, Values], Flags] = NO
     """Whether the warpgroups (second argument) share the tile's columns instead of its rows."""
-    held_stages: Callable[[GemmBatch], Values] = warpgroup_mma.one_stage_held
-    """Stages of the ring that are held while one is consumed, and so cannot receive a load."""
-    math_in_round_trip: Callable[[GemmBatch], Values] = warpgroup_mma.whole_math
+    held_stages: Callable[[GemmBatch], Values] = ONE
+    """Stages of the ring that are held while one is consumed, and so cannot receive a load; one that is released one k
+    tile after its use, because one MMA group stays in flight, is held."""
+    math_in_round_trip: Callable[[GemmBatch], Values] = ONE
     """Share of a k tile's MMAs that a load waits for, beside those of held stages [1]."""
     mma_columns: Callable[[GemmBatch, Flags], Values] = warpgroup_mma.columns_of_the_tile
     """Columns of a warpgroup's MMA instructions; takes whether warpgroups share the tile's columns."""
     epilogue_tile: Callable[[GemmBatch, Flags], tuple[Values, Values]] = warpgroup_mma.epilogue_tile
     """Rows and columns of the outputs that one epilogue buffer holds; takes whether rows are shared."""
-    epilogue_buffers: Callable[[Values], Values] = warpgroup_mma.two_buffers
+    epilogue_buffers: Callable[[Values], Values] = TWO
     """Epilogue buffers beside the operand ring, by their columns; a tile may have fewer."""
     mma_registers: Callable[[Values, Values], Values] = warpgroup_mma.set_registers
     """Registers that a thread may have, by its accumulators and the warpgroups of the tile."""
@@ -116,16 +106,16 @@ class ResourceRules:
     """Spilled code of a k tile: registers stored and loaded, and loads waited for one by one. Takes the
     excess registers, the accumulators of a thread, the columns of an instruction, and whether there are two
     sets of accumulators."""
-    mmas_ahead: Callable[[], float] = any_mma_ahead
+    mmas_ahead: Callable[[], float] = NO_LIMIT
     """MMA instructions of a k tile that the tensor cores queue. A load that follows the MMAs in the code of
     the same warps waits for the rest."""
-    awaited_math: Callable[[GemmBatch], Values] = nothing_awaited
+    awaited_math: Callable[[GemmBatch], Values] = NOTHING
     """Share of a warpgroup's MMAs that it waits for before it frees their stage [1]."""
-    in_step: Callable[[GemmBatch], Values] = producers_drift
+    in_step: Callable[[GemmBatch], Values] = NOTHING
     """1 where CTAs stay in step, since the warps that multiply also load; 0 with producer warps [1]."""
-    loads_of_k_tile: Callable[[GemmBatch], Values] = one_load
+    loads_of_k_tile: Callable[[GemmBatch], Values] = ONE
     """Loads of a k tile, each a stage; all arrive and are multiplied, even beyond the end of K [1]."""
-    stored_sector_share: Callable[[GemmBatch], Values] = stores_by_tma
+    stored_sector_share: Callable[[GemmBatch], Values] = ONE
     """Share of a 32-byte L2 sector that one store fills [1]; below 1 if threads store their own rows without
     a buffer in shared memory."""
     short_ring: bool = False

@@ -94,7 +94,3 @@ def sm120_epilogue_tile(batch: GemmBatch, _rows_shared: Flags) -> tuple[Values, 
     widest = where(batch.out_bits == 8, 64.0, 32.0)
     columns = maximum(minimum(power_of_two_divisor(batch.cta_n), widest), 32.0)
     return where(batch.cta_m > 0, 64.0, 64.0), columns
-
-
-def sm120_registers(_accumulators: Values, _warpgroups: Values) -> Values:
-    return 232.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -19,7 +20,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
 from gemm_model.core.records import require_kind
-from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod
+from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod, always
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
 
 PARTS = {
@@ -53,6 +54,13 @@ def _value(value: Any) -> Any:
     return value
 
 
+def _part(kind: type[Any], told: Mapping[str, Any]) -> Any:
+    """A record of a family; a number in place of a rule is the rule that is always that number."""
+    rules = {spec.name for spec in fields(kind) if str(spec.type).startswith("Callable")}
+    numbers = {key: always(told[key]) for key in rules & set(told) if not callable(told[key])}
+    return kind(**{**told, **numbers})
+
+
 def _family(name: str) -> KernelFamily:
     """The family of a table."""
     whole = dict(_described(name))
@@ -60,7 +68,7 @@ def _family(name: str) -> KernelFamily:
     known = (getattr(epilogue, word, ()) if word.isupper() else (word,) for word in whole.pop("knows"))
     return KernelFamily(
         **whole,
-        **{part: kind(**_described(name, part)) for part, kind in PARTS.items()},
+        **{part: _part(kind, _described(name, part)) for part, kind in PARTS.items()},
         knows=frozenset(chain.from_iterable(known)),
         mechanisms=(*(each for each in OF_LIBRARIES if each not in lacks), *also),
     )

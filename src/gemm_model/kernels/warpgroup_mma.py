@@ -32,43 +32,14 @@ def epilogue_tile(batch: GemmBatch, rows_shared: Flags) -> tuple[Values, Values]
     return rows, where(rows_shared, narrow, alone)
 
 
-def two_buffers(_columns: Values) -> Values:
-    """Two epilogue buffers: CUTLASS `sm90_get_tma_dispatch_policy` (StagesD)."""
-    return 2.0
-
-
 def more_narrow_buffers(columns: Values) -> Values:
     """Four epilogue buffers of 16 columns or fewer, else two: QuACK `_compute_stages`."""
     return where(columns <= 16, 4.0, 2.0)
 
 
-def no_buffers(_columns: Values) -> Values:
-    """The epilogue waits for the operand ring and uses its shared memory."""
-    return 0.0
-
-
-def whole_tile(_columns: Values) -> Values:
-    """As many epilogue buffers as the tile has parts: Triton 3.6, `smem` of its kernels with TMA stores."""
-    return float("inf")
-
-
 def set_registers(accumulators: Values, warpgroups: Values) -> Values:
     """`setmaxnreg` of an MMA thread: QuACK `GemmSm90.__init__`, alike in CUTLASS (which has no three)."""
     return where(warpgroups == 3, 160.0, where(accumulators >= HEAVY_ACCUMULATORS, 240.0, 232.0))
-
-
-def whole_register_file(_accumulators: Values, _warpgroups: Values) -> Values:
-    """Registers of a thread that no warp specialization limits."""
-    return 255.0
-
-
-def rows_shared(_batch: GemmBatch, _warpgroups: Values) -> Flags:
-    """Warpgroups share the tile's rows."""
-    return False
-
-
-def two_warpgroups(_batch: GemmBatch) -> Values:
-    return 2.0
 
 
 def tcgen05_tile(batch: GemmBatch) -> Flags:
@@ -82,25 +53,3 @@ def tcgen05_tile(batch: GemmBatch) -> Flags:
 def columns_of_the_tile(batch: GemmBatch, splits_columns: Flags) -> Values:
     """Columns of an instruction: the tile's columns, or half of them if two warpgroups share them."""
     return where(splits_columns, batch.cta_n / 2.0, batch.cta_n)
-
-
-def whole_math(_batch: GemmBatch) -> Values:
-    """A stage's next load waits for all MMAs of the k tile in it."""
-    return 1.0
-
-
-def no_math(_batch: GemmBatch) -> Values:
-    """A load waits for no MMAs: the MMA warps issue it before the MMAs of a k tile."""
-    return 0.0
-
-
-def one_stage_held(batch: GemmBatch) -> Values:
-    """One stage is held: it is released one k tile after its use, because one MMA group stays in flight."""
-    return where(batch.cta_m > 0, 1.0, 1.0)
-
-
-def no_stage_held(batch: GemmBatch) -> Values:
-    """A stage is released with its own MMAs: by their commit (tcgen05), or once its last fragments are in
-    registers (sm120). QuACK 0.6.5, `consumer_release` of `gemm_sm100.py` and `gemm_sm120.py`.
-    """
-    return where(batch.cta_m > 0, 0.0, 0.0)
