@@ -222,43 +222,7 @@ def test_gpu_from_a_yaml_file(tmp_path):
     assert load_config([f"gpu={path}", "gpu.sm_count=9"])["gpu"]["sm_count"] == 9
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"sm_count": 0}, "sm_count is 0; expected a whole number of SMs from 1 to 1024"),
-        ({"sm_count": 1.5}, "sm_count is 1.5; expected a whole number"),
-        ({"sm_clk_mhz": float("nan")}, "sm_clk_mhz is nan; expected a number of MHz from 100 to 5000"),
-        ({"sm_clk_mhz": 1.98}, "sm_clk_mhz is 1.98; expected a number of MHz"),
-        ({"l2_read_gb_per_s": -5}, "l2_read_gb_per_s is -5.0; expected a number of GB/s"),
-        ({"l2_read_gb_per_s": "abc"}, "l2_read_gb_per_s is 'abc'; expected a number"),
-        ({"l2_read_gb_per_s": True}, "l2_read_gb_per_s is True; expected a number"),
-        ({"l2_gb_per_s": 11300}, "unknown key 'l2_gb_per_s'"),
-        ({"dram_read_gb_per_s": 5000}, "dram_read_gb_per_s is 5000; expected at most 4814"),
-        ({"idle_power_w": 700}, "idle_power_w is 700; expected less than power_cap_w, 700"),
-        ({"architecture": "sm60"}, "architecture is 'sm60'; expected one of sm70, sm75"),
-        ({"architecture": 90}, "architecture is 90; expected a text"),
-        ({"validated": "abc"}, "validated is 'abc'; expected true or false"),
-        ({"name": [1]}, r"name is \[1\]; expected a text"),
-        ({"device_names": "NVIDIA H200"}, "device_names is 'NVIDIA H200'; expected a list"),
-        ({"flop_per_clk_per_sm": {"fp16": "fast"}}, "flop_per_clk_per_sm.fp16 is 'fast'; expected a num"),
-        ({"resident_clusters": {4: "x"}}, "GPU .*: resident_clusters.4 is 'x'; expected a whole number"),
-        ({"resident_clusters": {4: 34}}, "resident_clusters.4 is 34; expected .* from 1 to 33"),
-        ({"sources": {"sm_count": [3]}}, r"sources.sm_count is \[3\]; expected a text"),
-        ({"resident_clusters": {0: 3}}, "a size of resident_clusters is 0"),
-        ({"smem_bytes_per_cta": 300000}, "smem_bytes_per_cta is 300000; expected at most"),
-        ({"tmem_columns": 512}, "tmem_columns is 512; expected 0 on sm90"),
-        ({"flop_per_clk_per_sm": {"fp16": 1e9}}, "flop_per_clk_per_sm.fp16 is 1000000000.0; expected"),
-        (
-            {"flop_per_clk_per_sm": {"fp16": 9024, "fp8": 8192}},
-            "fp16 is 9024; expected at most that of fp8, 8192",
-        ),
-        ({"flop_per_clk_per_sm": {"fp99": 1}}, "flop_per_clk_per_sm.fp99"),
-        ({"flop_per_clk_per_sm": 4}, "expected a mapping"),
-        ({"intervals": {"sm_count": 0.1}}, "intervals.sm_count; expected one of dram_read_gb_per_s, dram"),
-        ({"intervals": {"l2_latency_clk": -0.1}}, "intervals.l2_latency_clk is -0.1; expected a number"),
-        ({"tpc_rounds": [[]]}, "tpc_rounds holds an empty round; expected a GPC for each TPC"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_bad_gpu_description_is_refused"))
 def test_a_bad_gpu_description_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         gpu_from_mapping(load_config()["gpu"] | change)
