@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-AICONFIGURATOR, VIDUR = PLANNERS = ("aiconfigurator", "vidur")
+AICONFIGURATOR, VIDUR = ("aiconfigurator", "vidur")
 
 
 def run(args: argparse.Namespace) -> Document:

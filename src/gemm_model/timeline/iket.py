@@ -29,7 +29,6 @@ from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 Each = TypeVar("Each")
 
 WARPS_PER_GROUP = 4
-STAGE = "a free stage"
 TILE_RANGES = {"tma_load": "load", "mma": "mma", "epilogue": "epilogue"}
 """Ranges that hold one tile of their warp, with the activity of each."""
 PARTS: dict[str, tuple[str, str]] = {
