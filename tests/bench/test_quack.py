@@ -15,7 +15,7 @@ import quack.cache as quack_cache
 import torch
 
 from gemm_model.bench import quack
-from gemm_model.bench.provider import CompileError
+from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.bench.quack import placed_in
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import load_gpu
@@ -122,6 +122,13 @@ def test_partial_sums_of_a_split_kernel_lie_where_they_are_put():
     assert placed_sums.data_ptr() == scratch.data_ptr() + 256
     assert (scratch[256 : 256 + 480] == 7).all()
     assert placed_in(scratch[:700], (counters, sums))[1] is sums
+
+
+@pytest.mark.parametrize("word", [{"raster": "along_n"}, {"warps": 8}])
+def test_what_quack_does_not_set_is_refused(word):
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", **word)
+    with pytest.raises(UnsupportedError, match="QuACK chooses raster and warps itself"):
+        quack.QuackProvider().prepare(GemmProblem.of(64, 64, 64, "bf16"), config, None)
 
 
 def test_configs_are_distinct_and_runnable():

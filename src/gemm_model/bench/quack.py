@@ -130,6 +130,8 @@ class QuackProvider:
 
     def prepare(self, problem: GemmProblem, config: Config, operands: Operands) -> Launch:
         config = _require_config(config)
+        if config.raster != "heuristic" or config.warps:
+            raise UnsupportedError("QuACK chooses raster and warps itself; expected neither")
         with as_kernel_errors(*_ERRORS):
             return self._prepared(problem, config, operands)
 
