@@ -32,6 +32,7 @@ H200 = replace(
     power_cap_w=700.0,
 )
 """The rates that expectations are worked out with."""
+A100 = replace(H200, architecture="sm80", max_cluster_size=1, flop_per_clk_per_sm={"fp16": 2048.0})
 B200 = replace(
     load_gpu("b200_1300mhz"),
     sm_clk_mhz=1300.0,

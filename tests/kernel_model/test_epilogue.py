@@ -14,20 +14,17 @@ from gemm_model.kernel_model.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
-from tests.kernel_model.kernels import B200, found_of, kernel_of, pair_of_ctas, row
+from tests.kernel_model.kernels import A100, B200, found_of, kernel_of, pair_of_ctas, row
 from tests.typed_numbers import numbers
-
-STORES = numbers().epilogue
 
 
 def period(batch, mainloop, epilogue):
-    hidden = hidden_clk(found_of(batch), STORES, mainloop, epilogue)
+    hidden = hidden_clk(kernel_of(batch), mainloop, epilogue)
     return tile_period_clk(kernel_of(batch), mainloop, epilogue, hidden)
 
 
 def exposed(batch, mainloop, epilogue):
-    hidden = hidden_clk(found_of(batch), STORES, mainloop, epilogue)
-    return exposed_clk(kernel_of(batch), epilogue, hidden)
+    return exposed_clk(kernel_of(batch), epilogue, hidden_clk(kernel_of(batch), mainloop, epilogue))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ def exposed(batch, mainloop, epilogue):
     ],
 )
 def test_clocks_of_an_epilogue(batch, clk):
-    assert epilogue_clk(batch, found_of(batch), STORES) == pytest.approx(clk)
+    assert epilogue_clk(batch, found_of(batch), numbers().epilogue) == pytest.approx(clk)
 
 
 def test_cooperative_warpgroups_hide_a_quarter_of_the_shorter_phase():
@@ -62,6 +59,12 @@ def test_pingpong_takes_the_mainloop_in_turn():
     assert period(batch, 5000.0, 1000.0) == pytest.approx(5400)
     assert period(batch, 100.0, 3000.0) == pytest.approx((3100 + 400 + 400) / 2)
     assert exposed(batch, 5000.0, 1000.0) == 1000
+
+
+def test_a_cta_of_one_tile_waits_for_its_first_load_and_hides_nothing():
+    kernel = kernel_of(row(cta_m=128, cta_n=256), None, A100, "cutlass")
+    hidden = hidden_clk(kernel, 900.0, 300.0, 500.0)
+    assert (tile_period_clk(kernel, 900.0, 300.0, hidden), exposed_clk(kernel, 300.0, hidden)) == (2100, 0)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +110,4 @@ def test_threads_that_store_their_own_rows_fill_half_of_each_sector():
     kernel = kernel_of(batch, gpu=replace(B200, architecture="sm103"), family="cutlass")
     assert between_loads_clk(kernel) == 4096 + 400
     # Stores of 128 x 32 outputs at 48 clocks each.
-    assert epilogue_clk(batch, kernel.resources, STORES) == pytest.approx(2 * 4096 + 8 * 48)
+    assert epilogue_clk(batch, kernel.resources, numbers().epilogue) == pytest.approx(2 * 4096 + 8 * 48)

@@ -11,7 +11,7 @@ from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline.steady_state import time_per_k_tile
 from tests.cases import cases
-from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row
+from tests.kernel_model.kernels import A100, B200, H200, kernel_of, numbers_on, pair_of_ctas, row
 from tests.typed_numbers import numbers
 
 
@@ -79,6 +79,13 @@ def test_reading_operands_from_shared_memory_bounds_narrow_instructions(cta_n, c
     """The excess of 72 columns over N, each as half of the MMA's clocks: 80, 160, 640."""
     step = step_of(row(cta_m=64, cta_n=cta_n, schedule="pingpong"), without_signals())
     assert step.math_clk == pytest.approx(clk)
+
+
+def test_warps_of_mma_sync_read_operands_once_for_each_row_or_column_of_warps():
+    """64 x 64: 3 x 128 rows of 128 bytes at 128 a clock beside 256 clocks; 256 x 128: 1,408 beside 2,048."""
+    for cta_m, cta_n, clk in ((64, 64, 384), (256, 128, 2048)):
+        kernel = kernel_of(row(cta_m=cta_m, cta_n=cta_n), without_signals(), A100, "cutlass", rate=2048.0)
+        assert k_tile(kernel).math_clk == pytest.approx(clk / 0.8 + 16)
 
 
 def test_warpgroups_that_split_the_columns_issue_narrower_instructions():

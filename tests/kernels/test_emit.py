@@ -26,8 +26,7 @@ def test_quack_text_builds_the_config():
 
 
 def test_quack_tile_is_that_of_the_mma():
-    text = emit("quack", PROBLEM, Candidate(config=PAIR), B200)
-    config = eval(text, {"GemmConfig": dict})
+    config = eval(emit("quack", PROBLEM, Candidate(config=PAIR), B200), {"GemmConfig": dict})
     assert (config["tile_m"], config["device_capacity"]) == (256, 10)
 
 
@@ -61,8 +60,7 @@ def test_triton_warps_hold_the_accumulators():
 
 def test_k_step_follows_the_type():
     kernel = Candidate(config=KernelConfig(cta_m=128, cta_n=128, fast_accum=True))
-    text = emit("triton", GemmProblem.of(64, 64, 64, "fp8"), kernel, H200)
-    assert '"BLOCK_K": 128' in text
+    assert '"BLOCK_K": 128' in emit("triton", GemmProblem.of(64, 64, 64, "fp8"), kernel, H200)
 
 
 def test_cutlass_text_names_tile_cluster_schedule_and_order():
@@ -87,10 +85,8 @@ def test_cutlass_pair_of_ctas_and_fast_accumulation():
 
 def test_json_holds_problem_and_config():
     found = json.loads(emit("json", PROBLEM, Candidate(config=PINGPONG), H200))
-    assert found["gpu"] == "h200"
-    assert found["problem"]["m"] == 4096
-    assert found["config"]["schedule"] == "pingpong"
-    assert found["config"]["swap_ab"] is False
+    assert (found["gpu"], found["problem"]["m"]) == ("h200", 4096)
+    assert (found["config"]["schedule"], found["config"]["swap_ab"]) == ("pingpong", False)
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_what_cannot_be_said_is_refused"))

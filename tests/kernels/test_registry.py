@@ -59,10 +59,9 @@ def test_a_kernel_of_an_unknown_family_is_refused_where_it_is_made():
 @pytest.mark.parametrize("name", [*OLDER, *NEWER])
 def test_every_family_of_every_gpu_predicts(name):
     gpu = load_gpu(name)
-    dtype = "fp16"
     for family in families(gpu):
         kernel = KernelConfig(**SQUARE, kernel=family, stages=2)
-        assert predict(GemmProblem.of(1024, 1024, 1024, dtype), kernel, gpu).runtime_us > 0
+        assert predict(GemmProblem.of(1024, 1024, 1024, "fp16"), kernel, gpu).runtime_us > 0
 
 
 def taken(kernel, gpu=H200, dtype="bf16"):
@@ -103,10 +102,8 @@ def test_what_warpgroup_mmas_and_tma_have_is_no_part_of_other_kernels():
 @pytest.mark.parametrize(*cases(__file__, "test_which_stages_wait_for_mmas"))
 def test_which_stages_wait_for_mmas(gpu, family, held, math):
     """Stages held beside the one that is multiplied, and whether a load comes behind its MMAs."""
-    kernel = batch_of([(PROBLEM, KernelConfig(cta_m=128, cta_n=128, kernel=family))])
-    found = resources_of(kernel, load_gpu(gpu), family_of(family, load_gpu(gpu)))
-    assert float(found.stages[0] - found.loads_under_way[0]) == held
-    assert float(found.math_in_round_trip) == math
+    found = taken(KernelConfig(**SQUARE, kernel=family), load_gpu(gpu))
+    assert (found.stages[0] - found.loads_under_way[0], found.math_in_round_trip) == (held, math)
 
 
 def test_before_hopper_one_cta_takes_one_tile():

@@ -135,6 +135,8 @@ class GpuSpec:
     fills one SM each, then the other, before it goes on."""
     graph_launch_us: float = number("us", 0.05, 50, assumed="graph_launch_us", interval="launch_interval")
     """From one empty kernel to the next within a CUDA graph; the H200's where it was not measured."""
+    small_kernel_us: float | None = number("us", 0.1, 50, default=None)
+    """From one kernel that reads and writes 64 KB to the next within a CUDA graph."""
     event_pair_us: float = number("us", 0, 50, assumed="event_pair_us")
     """What a pair of events around an empty kernel reads beyond that; rows that tell what their own host read
     go before it."""
@@ -202,8 +204,7 @@ class GpuSpec:
         """
         if self.validated:
             return 0.0
-        assumed: float = getattr(room_numbers("gpu"), ASSUMED_INTERVALS[name])
-        return self.intervals.get(name, assumed)
+        return float(self.intervals.get(name, getattr(room_numbers("gpu"), ASSUMED_INTERVALS[name])))
 
     @property
     def words(self) -> str:
@@ -218,9 +219,7 @@ class GpuSpec:
     @property
     def resting_w(self) -> float:
         """Board power without work, clocks up [W]; 0 where neither it nor a power cap is known."""
-        if self.idle_power_w is not None:
-            return self.idle_power_w
-        return room_numbers("gpu").idle_power_share * (self.power_cap_w or 0.0)
+        return self.idle_power_w or room_numbers("gpu").idle_power_share * (self.power_cap_w or 0.0)
 
     @property
     def dram_bytes_per_us(self) -> float:
@@ -270,8 +269,7 @@ class GpuSpec:
 
         The occupancy query's answer where it is known, else whole clusters in the SM count.
         """
-        known = self.resident_clusters.get(ctas_per_cluster)
-        return known if known is not None else self.sm_count // ctas_per_cluster
+        return self.resident_clusters.get(ctas_per_cluster, self.sm_count // ctas_per_cluster)
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -421,16 +419,9 @@ def is_as_described(gpu: GpuSpec) -> bool:
     if gpu.name not in gpu_names():
         return True
     known = _described(gpu.name)
-    same = (
-        "sm_count",
-        "max_cluster_size",
-        "resident_clusters",
-        "sources",
-        "device_names",
-        "validated",
-        "note",
-    )
-    own = replace(gpu, **{name: getattr(known, name) for name in same})
+    of_sms = ("sm_count", "max_cluster_size", "resident_clusters")
+    of_no_rate = ("sources", "device_names", "validated", "note")
+    own = replace(gpu, **{name: getattr(known, name) for name in of_sms + of_no_rate})
     return own == known and gpu.sm_count <= known.sm_count
 
 

@@ -124,7 +124,8 @@ class Calibration:
         return numbers
 
     def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
-        """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card.
+        """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card, or longer by what
+        small kernels in a graph take where both cards' are known.
 
         On another architecture loads take as many more as DRAM answers later, where both latencies are known.
         """
@@ -132,7 +133,8 @@ class Calibration:
         if self.gpu == gpu.name or self.gpu not in gpu_names():
             return numbers
         donor = load_gpu(self.gpu)
-        numbers = numbers.at_clock(donor.sm_clk_mhz / gpu.sm_clk_mhz)
+        longer = (gpu.small_kernel_us or 0.0) / (donor.small_kernel_us or float("inf"))
+        numbers = numbers.at_clock(longer or donor.sm_clk_mhz / gpu.sm_clk_mhz)
         own_ns, donor_ns = gpu.dram_latency_ns, donor.dram_latency_ns
         if own_ns is None or donor_ns is None or gpu.kernel_architecture == self.architecture:
             return numbers

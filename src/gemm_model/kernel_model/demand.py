@@ -61,7 +61,7 @@ def demand_of(kernel: Kernel) -> Demand:
 def _tile(kernel: Kernel, step: KTile) -> TileDemand:
     mainloop = kernel.schedule.k_tiles * step.math_clk
     epilogue, fused = whole_epilogue_clk(kernel)
-    hidden = hidden_clk(kernel.resources, kernel.numbers.epilogue, mainloop, epilogue)
+    hidden = hidden_clk(kernel, mainloop, epilogue, step.load_clk)
     beside, epilogues = period_beside_stores(kernel, mainloop)
     return TileDemand(
         epilogue_clk=epilogue,

@@ -211,19 +211,21 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     else:
         shorter = mainloop < epilogue
         in_turn = kernel.batch.schedule == PINGPONG
-        hidden = hidden_clk(kernel.resources, numbers.epilogue, mainloop, epilogue)
+        hidden = hidden_clk(kernel, mainloop, epilogue)
         alone = mainloop - where(shorter, hidden, 0.0)
         tensor = where(in_turn, where(shorter, mainloop / 2.0, mainloop), alone)
     tensor_share = minimum(tensor / maximum(period_clk, NOTHING), 1.0)
+    refill = (not kernel.family.tile_period.persistent) * times.step.load_clk / maximum(period_clk, NOTHING)
     held_up = wave.beside_stores_clk + wave.stores_us * times.sm_clk_mhz > wave.period_clk
     if held_up is not False:
         stores = where(held_up, _stored(times, wave), 0.0)
         parts[L2] = parts[L2] + math_us * stores
         math_us = math_us * (1.0 - stores)
         beside = mainloop / maximum(mainloop + numbers.epilogue.tile_clk, NOTHING)
-        tensor_share = where(held_up, beside, tensor_share)
+        tensor_share, refill = where(held_up, beside, tensor_share), where(held_up, 0.0, refill)
     parts[TENSOR] = parts[TENSOR] + math_us * tensor_share
-    parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share)
+    parts[LATENCY] = parts[LATENCY] + math_us * refill
+    parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share - refill)
 
 
 def _stored(times: KernelTime, wave: Wave) -> Values:

@@ -157,9 +157,9 @@ def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> 
     batch, resources, period = kernel.batch, kernel.resources, kernel.family.tile_period
     if batch.kinds is None:
         return None
-    plain, stores = whole - fused, kernel.numbers.epilogue
+    plain = whole - fused
     exposed, exposed_plain = (
-        exposed_clk(kernel, each, hidden_clk(resources, stores, mainloop, each)) for each in (whole, plain)
+        exposed_clk(kernel, each, hidden_clk(kernel, mainloop, each)) for each in (whole, plain)
     )
     last = fused - (exposed - exposed_plain)
     emptied = _double_buffered(kernel) if period.in_tensor_memory else batch.schedule == PINGPONG
@@ -220,12 +220,18 @@ def exposed_clk(kernel: KernelWaves, epilogue: Values, hidden: Values) -> Values
     """Clocks of the last epilogue that nothing hides and the tile period does not include."""
     if kernel.family.tile_period.in_tensor_memory:
         return where(_double_buffered(kernel), epilogue, 0.0)
-    return where(kernel.batch.schedule == PINGPONG, epilogue, hidden)
+    return where(kernel.batch.schedule == PINGPONG, epilogue, maximum(hidden, 0.0))
 
 
-def hidden_clk(resources: Resources, stores: Record, mainloop: Values, epilogue: Values) -> Values:
-    """Clocks that cooperative warpgroups hide of a tile's epilogue and the next tile's mainloop."""
-    return where(resources.warpgroups > 1.0, stores.apart * minimum(mainloop, epilogue), 0.0)
+def hidden_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, load_clk: Values = 0.0) -> Values:
+    """Clocks that cooperative warpgroups hide of a tile's epilogue and the next tile's mainloop.
+
+    Negative where each CTA computes one tile: it hides nothing, and waits `load_clk` for its first load.
+    """
+    if not kernel.family.tile_period.persistent:
+        return -load_clk
+    apart_clk = kernel.numbers.epilogue.apart * minimum(mainloop, epilogue)
+    return where(kernel.resources.warpgroups > 1.0, apart_clk, 0.0)
 
 
 def _double_buffered(kernel: KernelWaves) -> Flags:

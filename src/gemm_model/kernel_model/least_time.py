@@ -23,7 +23,7 @@ def least_us(kernel: KernelWaves) -> Values:
     batch, waves, gpu, numbers = kernel.batch, kernel.schedule, kernel.gpu, kernel.numbers
     mainloop = waves.k_tiles * math_clk(kernel)
     epilogue, _ = whole_epilogue_clk(kernel)
-    hidden = hidden_clk(kernel.resources, numbers.epilogue, mainloop, epilogue)
+    hidden = hidden_clk(kernel, mainloop, epilogue)
     tile = tile_period_clk(kernel, mainloop, epilogue, hidden)
     turns = turns_clk(kernel)
     last = last_wave_weight(waves, numbers)

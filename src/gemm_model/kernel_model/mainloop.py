@@ -39,6 +39,8 @@ class KTile:
     """Fill of shared memory, with rows outside the matrix; 0 on cards without a known bound."""
     taken_clk: Values
     """Time that a stage is occupied without the latency, over the number of stages in flight."""
+    load_clk: Values
+    """Latency of a load."""
     latency_clk: Values
     """Round trip of a stage from load to release, over the number of stages in flight."""
     tail_clk: Values
@@ -75,6 +77,7 @@ def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0
         port_clk=port,
         arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, k_tiles),
         taken_clk=(port + behind) / resources.loads_under_way,
+        load_clk=load,
         latency_clk=(load + arrived + behind * beside_held(resources)) / resources.loads_under_way,
         tail_clk=_tail_clk(kernel.batch, resources, numbers.k_tail) + _source_bytes(kernel.batch) / way_in,
     )
@@ -98,7 +101,7 @@ def math_clk(kernel: KernelWaves) -> Values:
 def unspilled_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     """The same without the time of spilled registers [clk], at a peak of `rate` [FLOP/clk]; as in `k_tile`."""
     resources, numbers = kernel.resources, kernel.numbers
-    mma = _mma_clk(kernel.batch, rate, resources, numbers, scale_misses)
+    mma = _mma_clk(kernel, rate, scale_misses)
     mma = mma * _beyond_k(resources, kernel.schedule.k_tiles)
     signals: Values = numbers.round_trip.single_clk
     if not is_zero(resources.awaited_math):
@@ -121,18 +124,15 @@ def _load_clk(gpu: GpuSpec, latency: Record, fresh_share: Values) -> Values:
     return maximum(latency.load_clk - sooner * (1.0 - fresh_share), least)
 
 
-def _mma_clk(
-    batch: GemmBatch, rate: Values, resources: Resources, numbers: KernelNumbers, scale_misses: Values
-) -> Values:
+def _mma_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     """The MMAs of a k tile with the promotion of their accumulators [clk].
 
     Warpgroups that share a tile take turns on the tensor cores. A k tile lasts as long as the MMAs of all of
     them, or as the MMAs and additions of one of them, whichever is longer.
     """
+    batch, resources, numbers = kernel.batch, kernel.resources, kernel.numbers
     flop = 2.0 * batch.cta_m * batch.cta_n * resources.cta_k
-    narrow = numbers.narrow_mma
-    reads = maximum(narrow.bound_columns / resources.mma_columns - 1.0, 0.0) / 2.0
-    mma = flop / (rate * numbers.tensor.efficiency) * (1.0 + reads)
+    mma = flop / (rate * numbers.tensor.efficiency) * maximum(_reads_per_mma(kernel), 1.0)
     together = mma + numbers.tensor.issue_clk
     if resources.slow_sums is False:
         return together
@@ -141,6 +141,21 @@ def _mma_clk(
     order = numbers.overlap.loads_dram_order
     slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
     return where(resources.slow_sums, slow, together)
+
+
+def _reads_per_mma(kernel: KernelWaves) -> Values:
+    """Time in which MMAs read operands from shared memory, beside the loads' writes, over that of their FLOP [1].
+
+    CTAs of one tile multiply by `mma.sync`: each row or column of warps reads A and B, two bytes at two FLOP (narrower
+    types alike: they are multiplied faster). Four warps are two by two, eight have four along the longer extent:
+    `nvjet_sm120_tst_mma_64x64x128_3_32x32x128`; `cutlass_80_tensorop_s16816gemm` of 256x128 has warps of 64x64.
+    """
+    columns, gpu = kernel.numbers.narrow_mma.bound_columns, kernel.gpu
+    if kernel.family.tile_period.persistent or columns == 0.0:
+        return (1.0 + columns / kernel.resources.mma_columns) / 2.0
+    m, n = kernel.batch.cta_m, kernel.batch.cta_n
+    rows = 3.0 * (m + n) + where(kernel.resources.warpgroups > 1.0, 2.0 * minimum(m, n), 0.0)
+    return rows / (m * n) * gpu.flop_per_clk_per_sm.get("fp16", 0.0) / gpu.smem_bytes_per_clk_per_sm
 
 
 def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Record) -> Values:
