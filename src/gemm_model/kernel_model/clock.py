@@ -112,7 +112,8 @@ def _cube_root(value: Values) -> Values:
 SHORTEST_WAVES_US = 1e-6
 """Least time of all waves [us]; rates in a kernel without mechanisms; a guard against division by zero."""
 ClockRule = Callable[[Values, Values], Values]
-"""The clock [MHz] of a kernel, from the time of its waves [us] and the clock [MHz] at which they take it."""
+"""The clock [MHz] of a kernel, or another time [us], from the time of its waves [us] and the clock [MHz] at which they
+take it."""
 
 
 @formula_record
@@ -125,13 +126,13 @@ class ClockRules:
     """The clock inside the kernel: the card's, or less as it sags."""
 
 
-def clock_rules(kernel: Kernel, bytes_moved: Traffic, beside_clk: Values = 0.0) -> ClockRules:
-    """The clock rules of each kernel, whose first loads and last epilogue take `beside_clk` beside its waves."""
+def clock_rules(kernel: Kernel, bytes_moved: Traffic, beside_us: ClockRule) -> ClockRules:
+    """The clock rules of each kernel, of whose time `beside_us` [us] passes before and after its waves."""
     gpu, work = kernel.gpu, work_of(kernel, bytes_moved)
     at_boost = _rule_at_boost(kernel, work)
     if not kernel.around.settled:
         return ClockRules(lambda _waves_us, _sm_clk_mhz: gpu.sm_clk_mhz, at_boost)
-    light, capped = light_load_share(gpu, kernel.numbers.clock), _capped_rule(kernel, work, beside_clk)
+    light, capped = light_load_share(gpu, kernel.numbers.clock), _capped_rule(kernel, work, beside_us)
 
     def sustained(waves_us: Values, sm_clk_mhz: Values) -> Values:
         # At the lower voltage of a capped clock the clock sags no further than under a light load.
@@ -160,14 +161,14 @@ def _rule_at_boost(kernel: Kernel, work: Work) -> ClockRule:
     return lambda waves_us, sm_clk_mhz: where(quiet, gpu.sm_clk_mhz, burst(waves_us, sm_clk_mhz))
 
 
-def _capped_rule(kernel: Kernel, work: Work, beside_clk: Values) -> ClockRule:
+def _capped_rule(kernel: Kernel, work: Work, beside_us: ClockRule) -> ClockRule:
     """The clock that a card is set to under its power cap."""
     gpu, power, boundary_us = kernel.gpu, kernel.numbers.power, kernel.numbers.chain.boundary_us
     work_uj, cap_w = work.clocked_pj(power) * 1e-6, gpu.power_cap_w or float("inf")
 
     def capped(waves_us: Values, sm_clk_mhz: Values) -> Values:
         # The card averages power over many launches: what lies between the waves of two is part of the period.
-        period_us = waves_us + beside_clk / sm_clk_mhz + boundary_us
+        period_us = waves_us + beside_us(waves_us, sm_clk_mhz) + boundary_us
         dram_w = power.pj_per_dram_byte * work.dram_bytes * 1e-6 / period_us
         work_w_at_boost = work_uj / period_us * gpu.sm_clk_mhz / sm_clk_mhz
         share = capped_clock_share(power, cap_w, gpu.resting_w, work_w_at_boost, dram_w)

@@ -83,7 +83,12 @@ def _composed(kernel: Kernel) -> _Composed:
     asked = demand_of(kernel)
     work = waves_of(kernel, asked)
     exposed = exposed_clk(kernel, asked.tile.epilogue_clk, asked.tile.hidden_clk)
-    clock = clock_rules(kernel, asked.traffic, asked.step.loads_clk + exposed)
+
+    def beside_us(waves_us: Values, sm_clk_mhz: Values) -> Values:
+        turns_us = _turns_us(kernel, work, waves_us, 1.0 / sm_clk_mhz)
+        return (asked.step.loads_clk + exposed) / sm_clk_mhz + turns_us
+
+    clock = clock_rules(kernel, asked.traffic, beside_us)
     return _Composed(
         asked=asked,
         work=work,
@@ -109,7 +114,7 @@ def time_of(kernel: Kernel) -> KernelTime:
     waves_us = work.waves_us(sm_clk_mhz)
     clk_us = 1.0 / sm_clk_mhz
     first_load_us = step.loads_clk * clk_us
-    exposed_us = _exposed_us(kernel, found, waves_us)
+    exposed_us = found.exposed_clk * clk_us + _turns_us(kernel, work, waves_us, clk_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
     floor_us = maximum(_math_floor_us(kernel), dram_floor_us)
@@ -142,14 +147,12 @@ def time_of(kernel: Kernel) -> KernelTime:
     )
 
 
-def _exposed_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
-    """The exposed part of the last epilogue and of the splits' turns after it [us]."""
-    clk_us = 1.0 / found.sm_clk_mhz
-    splits = any_of(kernel.schedule.sharers > 1.0)
-    turn_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us if splits else 0.0
-    alone_us = found.work.alone_clk * clk_us if splits else 0.0
-    turns_us = exposed_turns_us(kernel, waves_us, turn_us, minimum(alone_us, waves_us))
-    return found.exposed_clk * clk_us + turns_us
+def _turns_us(kernel: Kernel, work: Waves, waves_us: Values, clk_us: Values) -> Values:
+    """The exposed part of the splits' turns beside the waves [us]."""
+    if not any_of(kernel.schedule.sharers > 1.0):
+        return 0.0
+    turn_us, alone_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us, work.alone_clk * clk_us
+    return exposed_turns_us(kernel, waves_us, turn_us, minimum(alone_us, waves_us))
 
 
 def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
