@@ -160,7 +160,7 @@ def _write_to(files: Sequence[int]) -> None:
 
 
 def end_turns(folder: Path, why: str) -> None:
-    """Nobody waits any longer; the first reason is told."""
+    """End the turns: parts that wait stop, and tell the first reason that was given."""
     reason = folder / f"over.{os.getpid()}"
     reason.write_text(why)
     with suppress(FileExistsError):
