@@ -133,7 +133,8 @@ def sqrt(value: Values) -> Values:
 
 
 def exp(value: Values) -> Values:
-    return math.exp(value) if type(value) is float else np.exp(value)
+    # Python's own rounds the last bit otherwise than numpy's of 1.26: a number gets what a column gets.
+    return float(np.exp(value)) if type(value) is float else np.exp(value)
 
 
 def negated(condition: Flags) -> Flags:
