@@ -27,7 +27,7 @@ import torch
 
 from gemm_model.bench.environment import package_versions, timestamp
 from gemm_model.bench.provider import Operands
-from gemm_model.bench.simt.driver import compiled_path, load, resources
+from gemm_model.bench.simt.driver import compiled_path, load
 from gemm_model.bench.simt.ladder import LADDER
 from gemm_model.bench.simt.provider import SimtProvider
 from gemm_model.core.files import atomic_path, atomic_write
@@ -175,7 +175,7 @@ def described() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {CUBLAS: {"rung": CUBLAS}}
     for kernel in LADDER:
         path = compiled_path(kernel, capability)
-        taken = resources(load(path, kernel.dynamic_smem_bytes), kernel.threads, kernel.dynamic_smem_bytes)
+        taken = load(path).resources(kernel.threads, kernel.dynamic_smem_bytes)
         tiles = ("rung", "cta_m", "cta_n", "cta_k", "thread_m", "thread_n", "lanes_m", "stages")
         about: dict[str, object] = {name: getattr(kernel, name) for name in tiles}
         about |= {"interleaved": int(kernel.interleaved)}

@@ -47,7 +47,7 @@ def test_template_arguments():
 def test_bad_kernels_are_refused():
     with pytest.raises(InputError, match="rung is 'magic'"):
         SimtKernel(rung="magic", cta_m=32, cta_n=32)
-    with pytest.raises(InputError, match="cta_n is 20; expected a multiple of the warp's 8"):
+    with pytest.raises(InputError, match="cta_n is 20; expected a multiple of warp_n, 8"):
         SimtKernel(rung="naive", cta_m=32, cta_n=20)
     with pytest.raises(InputError, match="no kernel with CTA tile 128x128x0"):
         kernel_of(KernelConfig(cta_m=128, cta_n=128))

@@ -44,16 +44,19 @@ def compiled(source: bytes, arch: str, expression: str = "") -> tuple[bytes, byt
 
 
 class CudaKernel:
-    """One kernel of a compiled program. Arguments are device tensors, ints (as 64-bit) or None."""
+    """One kernel of a compiled program. Arguments are device tensors and ints.
 
-    def __init__(self, cubin: bytes, name: str) -> None:
+    Ints are handed over as 64 bits: for a parameter of 32 bits the driver takes the lower half.
+    """
+
+    def __init__(self, cubin: bytes, name: bytes) -> None:
         self._module = ask(driver.cuModuleLoadData(cubin))
-        self._function = ask(driver.cuModuleGetFunction(self._module, name.encode()))
+        self._function = ask(driver.cuModuleGetFunction(self._module, name))
         self._smem = 0
 
     def launch(
         self,
-        grid: int,
+        grid: int | tuple[int, int],
         block: int,
         arguments: Sequence[Any],
         *,
@@ -84,6 +87,21 @@ class CudaKernel:
         config = _config(cluster_size, block, smem_bytes, cluster_size)
         return int(ask(driver.cuOccupancyMaxActiveClusters(self._function, config)))
 
+    def resources(self, threads: int, smem_bytes: int) -> dict[str, int]:
+        """What the kernel takes: registers and spilled bytes of a thread, shared memory, CTAs of an SM."""
+        self._allow_smem(smem_bytes)
+        names = driver.CUfunction_attribute
+        wanted = {
+            "registers_per_thread": names.CU_FUNC_ATTRIBUTE_NUM_REGS,
+            "local_bytes_per_thread": names.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+            "static_smem_bytes": names.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        }
+        found = {
+            name: int(ask(driver.cuFuncGetAttribute(which, self._function))) for name, which in wanted.items()
+        }
+        occupancy = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, threads, smem_bytes)
+        return found | {"ctas_per_sm": int(ask(occupancy))}
+
     def _allow_smem(self, smem_bytes: int) -> None:
         if smem_bytes > max(self._smem, SMEM_WITHOUT_OPT_IN):
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -91,10 +109,11 @@ class CudaKernel:
             self._smem = smem_bytes
 
 
-def _config(grid: int, block: int, smem_bytes: int, cluster_size: int | None) -> Any:
+def _config(grid: int | tuple[int, int], block: int, smem_bytes: int, cluster_size: int | None) -> Any:
     """A launch of `grid` CTAs of `block` threads, in clusters if a size is given."""
     config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.gridDimX, config.gridDimY = (grid, 1) if isinstance(grid, int) else grid
+    config.gridDimZ = 1
     config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
     config.sharedMemBytes = smem_bytes
     if cluster_size is None:

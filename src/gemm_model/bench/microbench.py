@@ -333,7 +333,7 @@ class Microbenchmarks:
         source = source or source_of(name)
         if source not in self._kernels:
             cubin = compile_to_cubin(source, self._capability)
-            self._kernels[source] = CudaKernel(cubin, f"{name}_kernel")
+            self._kernels[source] = CudaKernel(cubin, f"{name}_kernel".encode())
         return self._kernels[source]
 
 

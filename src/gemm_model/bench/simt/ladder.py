@@ -6,7 +6,6 @@ This module needs no GPU and no CUDA library: the memory-hierarchy model reads i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
@@ -46,12 +45,19 @@ class SimtKernel:
     def __post_init__(self) -> None:
         if self.rung not in RUNGS:
             raise InputError(f"rung is {self.rung!r}; expected one of {', '.join(RUNGS)}")
-        for extent in ("m", "n"):
-            cta, warp = getattr(self, f"cta_{extent}"), getattr(self, f"warp_{extent}")
-            if warp < 1 or cta % warp:
-                raise InputError(
-                    f"{self.name}: cta_{extent} is {cta}; expected a multiple of the warp's {warp}"
-                )
+        self.blocking  # noqa: B018 - whose own checks are those of the tiles
+
+    @property
+    def blocking(self) -> Blocking:
+        """The memory-hierarchy model's view of the kernel."""
+        names = ("cta_m", "cta_n", "thread_m", "thread_n", "stages", "interleaved")
+        return Blocking(
+            cta_k=self.cta_k or 1,
+            warp_m=self.lanes_m * self.thread_m,
+            warp_n=WARP // self.lanes_m * self.thread_n,
+            vector=VECTOR if self.rung == "pipelined" else 1,
+            **{name: getattr(self, name) for name in names},
+        )
 
     @property
     def name(self) -> str:
@@ -60,35 +66,18 @@ class SimtKernel:
         ring = f"_s{self.stages}" if self.stages > 1 else ""
         return (
             f"{self.rung}_{self.cta_m}x{self.cta_n}{depth}_t{self.thread_m}x{self.thread_n}"
-            f"_w{self.lanes_m}x{self.lanes_n}{order}{ring}"
+            f"_w{self.lanes_m}x{WARP // self.lanes_m}{order}{ring}"
         )
 
     @property
-    def lanes_n(self) -> int:
-        return WARP // self.lanes_m
-
-    @property
-    def warp_m(self) -> int:
-        return self.lanes_m * self.thread_m
-
-    @property
-    def warp_n(self) -> int:
-        return self.lanes_n * self.thread_n
-
-    @property
     def threads(self) -> int:
-        return self.cta_m * self.cta_n // (self.thread_m * self.thread_n)
+        return WARP * self.blocking.warps
 
     @property
     def resident_ctas(self) -> int:
         """CTAs of this kernel on an SM: limited by threads, or by registers."""
         by_threads = THREADS_PER_SM // self.threads
         return by_threads if self.rung in ("naive", "shared") else min(by_threads, self.ctas_per_sm)
-
-    @property
-    def vector(self) -> int:
-        """fp32 words that one load from shared memory brings to a lane."""
-        return VECTOR if self.rung == "pipelined" else 1
 
     @property
     def dynamic_smem_bytes(self) -> int:
@@ -108,31 +97,17 @@ class SimtKernel:
             return f"shared_tile<{cta}, {self.cta_k}, {self.lanes_m}>"
         if self.rung == "registers":
             return f"register_tile<{cta}, {self.cta_k}, {thread}, {self.ctas_per_sm}>"
-        warps_m = self.cta_m // self.warp_m
+        warps_m = self.cta_m // self.blocking.warp_m
         interleaved = "true" if self.interleaved else "false"
         rest = f"{warps_m}, {self.stages}, {self.ctas_per_sm}, {interleaved}"
         return f"pipelined<{cta}, {self.cta_k}, {thread}, {rest}>"
 
     @property
-    def blocking(self) -> Blocking:
-        """The memory-hierarchy model's view of the kernel."""
-        names = (
-            *("cta_m", "cta_n", "warp_m", "warp_n", "thread_m", "thread_n"),
-            *("stages", "vector", "interleaved"),
-        )
-        return Blocking(cta_k=self.cta_k or 1, **{name: getattr(self, name) for name in names})
-
-    @property
     def config(self) -> KernelConfig:
         """The benchmark's view of the kernel: `mma_m` x `mma_n` is the tile of one warp."""
-        tiles: dict[str, Any] = {
-            "cta_m": self.cta_m,
-            "cta_n": self.cta_n,
-            "mma_m": self.warp_m,
-            "mma_n": self.warp_n,
-        }
-        tiles |= {"cta_k": self.cta_k or AUTO, "stages": self.stages or AUTO, "swizzle": 1}
-        return KernelConfig(kernel="simt", **tiles)
+        tile = {"cta_m": self.cta_m, "cta_n": self.cta_n, "cta_k": self.cta_k or AUTO}
+        warp = {"mma_m": self.blocking.warp_m, "mma_n": self.blocking.warp_n}
+        return KernelConfig(kernel="simt", stages=self.stages or AUTO, swizzle=1, **tile, **warp)
 
 
 LADDER = tuple(

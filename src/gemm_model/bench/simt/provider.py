@@ -8,7 +8,7 @@ import torch
 
 from gemm_model.bench.extended import beyond
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
-from gemm_model.bench.simt.driver import compiled_path, launcher, load
+from gemm_model.bench.simt.driver import compiled_path, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
@@ -48,13 +48,17 @@ class SimtProvider:
             raise UnsupportedError(reason)
         path = compiled_path(kernel, torch.cuda.get_device_capability())
         torch.cuda.current_stream()  # makes torch's context the current one
-        return launcher(
-            load(path, kernel.dynamic_smem_bytes),
-            kernel,
-            (operands.a.data_ptr(), operands.b.data_ptr(), operands.out.data_ptr()),
-            (problem.m, problem.n, problem.k),
-            lambda: torch.cuda.current_stream().cuda_stream,
-        )
+        program = load(path)
+        grid = (problem.n // kernel.cta_n, problem.m // kernel.cta_m)
+        matrices = (operands.a, operands.b, operands.out)
+        arguments = (*matrices, problem.m, problem.n, problem.k)
+
+        def launch() -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            smem_bytes = kernel.dynamic_smem_bytes
+            program.launch(grid, kernel.threads, arguments, smem_bytes=smem_bytes, stream=stream)
+
+        return launch
 
 
 def misfit(kernel: SimtKernel, problem: GemmProblem) -> str:
