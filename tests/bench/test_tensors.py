@@ -3,14 +3,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
 
 from gemm_model.bench.block_scaled import dequantized, random_block_scaled
+from gemm_model.bench.extended_tensors import product_of
 from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
-from gemm_model.bench.tensors import (
-    OperandPool,
-    compare,
-    error_limit,
-    poison,
-    reference_product,
-)
+from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison
 from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.problem import GemmProblem
 
@@ -51,7 +46,7 @@ def test_operands_are_random_and_never_zeros():
 def test_a_right_product_passes_and_each_kind_of_wrong_one_fails(dtype, limit):
     problem = GemmProblem.of(96, 128, 512, dtype)
     operands = OperandPool("cpu", seed=1, elements=2**18).operands(problem)
-    reference = reference_product(problem, operands)
+    reference = product_of(problem, operands)
     expected = operands.a.double() @ operands.b.double().T
     assert torch.allclose(reference.double(), expected, rtol=1e-5, atol=1e-3)
     assert error_limit(problem) == pytest.approx(limit)
@@ -96,7 +91,7 @@ def test_block_scales_are_applied_where_the_hardware_reads_them(dtype):
         else:
             element = float(data[row, k].float())
         assert float(values[row, k]) == pytest.approx(element * scale)
-    reference = reference_product(problem, OperandPool("cpu", seed=2, elements=1).operands(problem))
+    reference = product_of(problem, OperandPool("cpu", seed=2, elements=1).operands(problem))
     assert reference.shape == (130, 64)
     assert torch.isfinite(reference).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from gemm_model.bench.block_scaled import dequantized
 from gemm_model.bench.extended import (
     ALPHA,
     BETA,
     OUTPUT_SCALE,
     epilogue_words,
+    group_rows,
     group_spans,
     masked,
     output_columns,
+    rows_in_memory,
 )
 from gemm_model.bench.provider import Launch, Operands
-from gemm_model.core.batch_strides import MatrixLayout
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.epilogue import (
@@ -83,26 +86,47 @@ def around_product(
     return found
 
 
-def convolution_operands(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Operands:
-    """Input, filters and output, or their gradients, as channels-last views of flat memory."""
-    views = [
-        flat[: prod(shape)].view(shape).movedim(-1, 1)
-        for flat, shape in zip((a, b, out), _convolution_shapes(conv), strict=True)
-    ]
-    return Operands(a=views[0], b=views[1], out=views[2])
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a tensor lies in flat memory [elements]."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def dense(cls, *shape: int) -> View:
+        return cls(shape, tuple(prod(shape[place + 1 :]) for place in range(len(shape))))
+
+    @classmethod
+    def channels_last(cls, *shape: int) -> View:
+        """Images whose last axis in memory, the channels, is the second one of the tensor."""
+        order = (0, len(shape) - 1, *range(1, len(shape) - 1))
+        dense = cls.dense(*shape)
+        return cls(tuple(shape[axis] for axis in order), tuple(dense.strides[axis] for axis in order))
+
+    @property
+    def elements(self) -> int:
+        """From the first to behind the last."""
+        return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        return flat.as_strided(self.shape, self.strides, flat.storage_offset())
 
 
-def batch_view(flat: torch.Tensor, layout: MatrixLayout, matrices: int) -> torch.Tensor:
-    """The matrices of a batch, [matrices, rows, columns], as they lie in flat memory."""
-    return flat.as_strided(
-        (matrices, layout.rows, layout.columns), (layout.stride, layout.pitch, 1), flat.storage_offset()
-    )
-
-
-def convolution_sizes(conv: ConvProblem) -> tuple[int, int, int]:
-    """Elements of A, B and the output as they lie in memory."""
-    a, b, out = _convolution_shapes(conv)
-    return prod(a), prod(b), prod(out)
+def views_of(problem: GemmProblem) -> tuple[View, View, View]:
+    """A, B and the output: rows x k, n x k and rows x columns, with groups, a batch or images around."""
+    if problem.conv is not None:
+        a, b, out = (View.channels_last(*shape) for shape in _convolution_shapes(problem.conv))
+        return a, b, out
+    if problem.batch > 1:
+        a, b, out = (
+            View((problem.batch, each.rows, each.columns), (each.stride, each.pitch, 1))
+            for each in problem.layouts
+        )
+        return a, b, out
+    rows, groups = rows_in_memory(problem), group_rows(problem)
+    b_shape = (len(groups), problem.n, problem.k) if groups else (problem.n, problem.k)
+    return View.dense(rows, problem.k), View.dense(*b_shape), View.dense(rows, output_columns(problem))
 
 
 def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
@@ -118,13 +142,14 @@ def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
 
 
 def convolution_call(conv: ConvProblem, a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """The convolution or its gradient as a call, on tensors as `convolution_operands` makes them."""
+    """The convolution or its gradient as a call, on channels-last tensors."""
     if conv.kind == FPROP:
         convolve = functional.conv2d if len(conv.size) == 2 else functional.conv3d
         window = {"stride": conv.stride, "padding": conv.pad, "dilation": conv.dilation}
         return partial(convolve, a, b, groups=conv.groups, **window)
     # The requested output has no values yet; its tensor gives sizes and layout.
-    unread = torch.empty(_convolution_shapes(conv)[2], dtype=a.dtype, device=a.device).movedim(-1, 1)
+    pixels = View.channels_last(*_convolution_shapes(conv)[2])
+    unread = torch.empty_strided(pixels.shape, pixels.strides, dtype=a.dtype, device=a.device)
     image, filters = (unread, b) if conv.kind == DGRAD else (b, unread)
     steps = list(conv.stride), list(conv.pad), list(conv.dilation)
     shift = [0] * len(conv.size)
@@ -197,18 +222,22 @@ def descaled(matrix: torch.Tensor, scales: torch.Tensor, rows: int) -> torch.Ten
     return matrix.float() * wide.repeat_interleave(BLOCK_K, dim=1)
 
 
-def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor | None:
-    """The product of a grouped, scaled or convolution problem before its epilogue; None for a plain GEMM."""
-    conv, scaling = problem.conv, problem.block_scaling
+def product_of(problem: GemmProblem, operands: Operands) -> torch.Tensor:
+    """The product before its epilogue, in fp64 for fp32 operands, else in fp32 without TF32."""
+    conv, scaling, a, b = problem.conv, problem.block_scaling, operands.a, operands.b
     if conv is not None:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            return convolution_call(conv, operands.a.float(), operands.b.float())()
+            return convolution_call(conv, a.float(), b.float())()
     if problem.groups is not None:
         return grouped_product(problem, operands)
     if scaling is not None:
-        a = descaled(operands.a, operands.extras["a_scale"], scaling.a_rows)
-        return a @ descaled(operands.b, operands.extras["b_scale"], scaling.b_rows).mT
-    return None
+        a = descaled(a, operands.extras["a_scale"], scaling.a_rows)
+        b = descaled(b, operands.extras["b_scale"], scaling.b_rows)
+    elif operands.a_scale is not None:
+        a = dequantized(a, operands.a_scale, problem)
+        b = dequantized(b, operands.b_scale, problem)
+    wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
+    return a.to(wide) @ b.to(wide).mT
 
 
 def keeping_result(operands: Operands, call: Callable[[], torch.Tensor]) -> Launch:

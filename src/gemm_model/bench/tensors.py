@@ -6,16 +6,9 @@ import random
 
 import torch
 
-from gemm_model.bench.block_scaled import dequantized, random_block_scaled
-from gemm_model.bench.extended import extras, group_rows, output_columns, rows_in_memory
-from gemm_model.bench.extended_tensors import (
-    around_product,
-    batch_view,
-    convolution_operands,
-    convolution_sizes,
-    product_of,
-    reference_results,
-)
+from gemm_model.bench.block_scaled import random_block_scaled
+from gemm_model.bench.extended import extras
+from gemm_model.bench.extended_tensors import around_product, product_of, reference_results, views_of
 from gemm_model.bench.provider import IncorrectResultError, Operands, UnsupportedError
 from gemm_model.bench.rotation import Rotation
 from gemm_model.bench.torch_library import torch_dtype
@@ -69,7 +62,8 @@ class OperandPool:
             a, a_scale = random_block_scaled(problem.m, problem.k, problem, self._device, self._seed)
             b, b_scale = random_block_scaled(problem.n, problem.k, problem, self._device, self._seed + 1)
             return Operands(a=a, b=b, out=out, a_scale=a_scale, b_scale=b_scale)
-        a_size, b_size, _ = _sizes(problem)
+        of_a, of_b, _ = views_of(problem)
+        a_size, b_size = of_a.elements, of_b.elements
         room = _round_up(a_size, ALIGNMENT_BYTES) + b_size
         if problem.a_dtype == problem.b_dtype:
             pool = self._input(problem.a_dtype.name, room)
@@ -80,24 +74,8 @@ class OperandPool:
         else:
             flat_a = self._input(problem.a_dtype.name, a_size)[:a_size]
             flat_b = self._input(problem.b_dtype.name, b_size)[:b_size]
-        if problem.conv is not None:
-            return convolution_operands(problem.conv, flat_a, flat_b, out)
-        if problem.batch > 1:
-            a_layout, b_layout, _ = problem.layouts
-            a, b = (batch_view(flat_a, a_layout, problem.batch), batch_view(flat_b, b_layout, problem.batch))
-            return Operands(a=a, b=b, out=out)
-        groups = len(group_rows(problem))
-        b_shape = (groups, problem.n, problem.k) if groups else (problem.n, problem.k)
-
-        def source() -> torch.Tensor:
-            return self._source(problem, draw)
-
-        return Operands(
-            a=flat_a.view(rows_in_memory(problem), problem.k),
-            b=flat_b.view(b_shape),
-            out=out,
-            extras=around_product(problem, out, source),
-        )
+        extras = around_product(problem, out, lambda: self._source(problem, draw))
+        return Operands(a=of_a.of(flat_a), b=of_b.of(flat_b), out=out, extras=extras)
 
     def _source(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
         """M x n random values of an epilogue's operand: of the output's type, bf16 beside 8-bit outputs."""
@@ -167,33 +145,17 @@ class OperandPool:
         return pool
 
     def _out(self, problem: GemmProblem, draw: random.Random) -> torch.Tensor:
-        dtype = torch_dtype(problem.out_dtype.name)
-        size = _sizes(problem)[2] * dtype.itemsize
+        dtype, view = torch_dtype(problem.out_dtype.name), views_of(problem)[2]
+        size = view.elements * dtype.itemsize
         pool = self._output_bytes(size)
         start = _place(draw, pool.numel() - size)
-        flat = pool[start : start + size].view(dtype)
-        if problem.conv is not None:
-            return flat
-        if problem.batch > 1:
-            return batch_view(flat, problem.layouts[2], problem.batch)
-        return flat.view(rows_in_memory(problem), output_columns(problem))
+        return view.of(pool[start : start + size].view(dtype))
 
     def _output_bytes(self, size: int) -> torch.Tensor:
         if self._output.numel() < size:
             self._output = torch.empty(0, dtype=torch.uint8, device=self._device)
             self._output = torch.empty(max(size, self._minimum), dtype=torch.uint8, device=self._device)
         return self._output
-
-
-def _sizes(problem: GemmProblem) -> tuple[int, int, int]:
-    """Elements of A, B and the output."""
-    if problem.conv is not None:
-        return convolution_sizes(problem.conv)
-    if problem.batch > 1:
-        a, b, out = problem.layouts
-        return a.elements, b.elements, out.elements
-    matrices, rows = len(group_rows(problem)) or 1, rows_in_memory(problem)
-    return rows * problem.k, matrices * problem.n * problem.k, rows * output_columns(problem)
 
 
 def _place(draw: random.Random, room: int) -> int:
@@ -210,23 +172,7 @@ def _scattered(pool: torch.Tensor, count: int, size: int, draw: random.Random) -
 
 def references(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
     """The expected results in higher precision: the output and further results of an epilogue."""
-    return reference_results(problem, operands, reference_product(problem, operands))
-
-
-def reference_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
-    """A x B^T in fp64 for fp32 operands, else in fp32 without TF32; before an epilogue."""
-    extended = product_of(problem, operands)
-    if extended is not None:
-        return extended
-    wide = torch.float64 if problem.a_dtype.bits == 32 else torch.float32
-    if operands.a_scale is not None:
-        a, b = (
-            dequantized(operands.a, operands.a_scale, problem),
-            dequantized(operands.b, operands.b_scale, problem),
-        )
-    else:
-        a, b = operands.a.to(wide), operands.b.to(wide)
-    return a.to(wide) @ b.to(wide).mT
+    return reference_results(problem, operands, product_of(problem, operands))
 
 
 def poison(out: torch.Tensor) -> None:
