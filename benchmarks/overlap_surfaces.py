@@ -11,6 +11,7 @@ Needs the CuTe DSL, torch and a Hopper GPU; about a minute.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ import pandas as pd
 import torch
 from measured import path_of
 
-from gemm_model.bench.environment import new_environment, write_environment
+from gemm_model.bench.environment import provenance
+from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.chain import LayerChain, PreviousSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
@@ -156,10 +158,9 @@ def main() -> None:
         pd.DataFrame(events).to_csv(args.output / "overlap_events.csv.gz", index=False, float_format="%.3f")
     card = torch.cuda.get_device_properties(0)
     device = {"gpu": card.name, "sm_count": card.multi_processor_count, "cuda": torch.version.cuda}
-    environment = new_environment(
-        device, "overlap_surfaces", {"layers": 16, "replays": REPLAYS, "rounds": ROUNDS}, len(rows)
-    )
-    write_environment(args.output / "overlap_surfaces.json", environment)
+    settings = {"layers": 16, "replays": REPLAYS, "rounds": ROUNDS}
+    environment = {**device, **provenance("overlap_surfaces", settings, len(rows))}
+    atomic_write(args.output / "overlap_surfaces.json", json.dumps(environment, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def run(plan_path: Path, output: Path, seconds: float) -> None:
     """Times of all rows, then counters of those with a fault; told rows are written as they come."""
     from gemm_model.bench import runner
+    from gemm_model.bench.environment import KeptTable
     from gemm_model.bench.provider import load_provider
     from gemm_model.bench.worker_process import WorkerProcess
 
@@ -51,8 +52,7 @@ def run(plan_path: Path, output: Path, seconds: float) -> None:
     cells = [row for row in rows_of(plan_path) if row["regime"] in ("", "burst")]
     random.Random(1).shuffle(cells)
     worker = WorkerProcess(runner.TORCH_DEVICE)
-    card = runner.describe_card(worker)
-    capability = (int(card["compute_capability"][0]), int(card["compute_capability"][1]))
+    card = runner.Card(worker)
     counted = [each for each in cells if each["fault"] in FAULTS]
     counted += [each for each in cells if each["fault"] == ""]
     for regime, some in (("burst", cells), ("counters", counted)):
@@ -62,18 +62,17 @@ def run(plan_path: Path, output: Path, seconds: float) -> None:
             compile_jobs=runner.default_compile_jobs(), time_budget_s=share * seconds, rows_per_profiler=70
         )
         providers = {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
-        failures = (
-            runner.compile_rows(rows, providers, capability, options, lambda *_: None)
-            if regime == "burst"
-            else {}
-        )
         output.parent.mkdir(parents=True, exist_ok=True)
-        table = output.with_name(f"{output.name}_{regime}.csv")
-        summary = runner.Run(rows, table, card, options, resume=False).go(worker, failures, lambda *_: None)
-        print(regime, summary.done, "of", summary.rows, dict(summary.dispositions), flush=True)
+        kept = KeptTable(output.with_name(f"{output.name}_{regime}.csv"), rows, card.description)
+        cards = {card.description["gpu_uuid"]: card.description}
+        with kept.begun({}):
+            sweep = runner.Sweep(rows, kept, cards, runner.crew_of(card), options, lambda *_: None)
+            sweep.go(providers if regime == "burst" else {})
+        print(regime, len(kept.done), "of", len(rows), dict(sweep.dispositions), flush=True)
+        table = kept.path
         timed = [
-            {**row, **{name: some[index][name] for name in ("fault", "number", "held_out")}}
-            for index, row in enumerate(rows_of(table))
+            {**row, **{name: some[int(row["order"])][name] for name in ("fault", "number", "held_out")}}
+            for row in rows_of(table)
         ]
         pd.DataFrame(timed).to_csv(table, index=False)
     worker.close()

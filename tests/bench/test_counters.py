@@ -1,12 +1,14 @@
 import csv
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gemm_model.bench import counters
+from gemm_model.bench.environment import KeptTable
 from gemm_model.bench.rows import Outcome, Row
-from gemm_model.bench.runner import Run, RunOptions
+from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.kernel_config import KernelConfig
@@ -119,16 +121,15 @@ def fake_profiler(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("fake_profiler")
 def test_a_crash_under_the_profiler_costs_one_row(tmp_path):
     rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
-    card = {"gpu_name": "Fake GPU", "gpu_uuid": fakes.UUID, "empty_kernel_us": 3.4}
     options = RunOptions(device="tests.bench.fakes:FakeDevice", rows_per_profiler=4)
-    run = Run(rows, tmp_path / "out.csv", card, options, resume=False)
-    worker = WorkerProcess(options.device)
-    # The check finds the crash first; told that the row is fine, the profiled worker meets it.
-    run._check = lambda *_: None  # type: ignore[method-assign]
-    summary = run.go(worker, {}, lambda *_: None)
-    worker.close()
-    assert summary.done == summary.rows
-    assert summary.dispositions == {"ok": 4, "crashed": 1}
+    kept = KeptTable(tmp_path / "out.csv", rows, {"gpu_uuid": fakes.UUID})
+    with closing(WorkerProcess(options.device)) as worker, kept.begun({}):
+        card = Card(worker)
+        sweep = Sweep(rows, kept, {fakes.UUID: card.description}, crew_of(card), options, lambda *_: None)
+        # The check finds the crash first; told that the row is fine, the profiled worker meets it.
+        sweep._time({place: {} for place in range(len(rows))}, {})
+    assert len(kept.done) == len(rows)
+    assert sweep.dispositions == {"ok": 4, "crashed": 1}
     with (tmp_path / "out.csv").open() as file:
         written = list(csv.DictReader(file))
     assert [row["disposition"] for row in written] == ["ok", "ok", "crashed", "ok", "ok"]

@@ -190,7 +190,7 @@ def test_a_row_whose_library_has_no_such_kernel_shares_its_kernel_with_none():
 
 def test_one_table_has_one_writer(tmp_path):
     log = RowLog.create(tmp_path / "t.csv", ("m",))
-    log.append({"m": 64})
+    log.extend(["64\n"])
     with pytest.raises(InputError, match="another run is writing into"):
         RowLog.resume(tmp_path / "t.csv", ("m",), [])
     log.close()

@@ -21,15 +21,15 @@ pytest.importorskip("distributed", reason="the extra gemm-model[fleet] is not in
 pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not installed")
 
 from gemm_model.bench.provider import load_provider
-from gemm_model.bench.runner import RunOptions
+from gemm_model.bench.row_log import line_of
+from gemm_model.bench.runner import RunOptions, Sweep, cut, remarks_on
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
 from gemm_model.fleet import cluster, journal
 from gemm_model.fleet.stream import Stream
-from gemm_model.fleet.sweep import FleetSweep, cards_of, remarks_on
-from gemm_model.fleet.tasks import cut
+from gemm_model.fleet.sweep import cards_of, crew_of
 from tests.bench import fakes
 from tests.conftest import ROOT
 
@@ -56,7 +56,7 @@ def environment():
     patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
     patch.setenv("FAKE_ROW_SECONDS", "0.01")
     patch.setattr(cluster, "SILENT_WORKER_S", 2.0)
-    patch.setattr("gemm_model.fleet.tasks.TASK_MS", 1.0)
+    patch.setattr("gemm_model.bench.runner.TASK_MS", 1.0)
     yield
     patch.undo()
 
@@ -72,9 +72,13 @@ def cards(client):
     return cards_of(client, OPTIONS, [PROVIDER.name])
 
 
-def measure(client, cards, rows, folder, **changes):
+def sweep_by(client, cards, rows, kept, options=OPTIONS):
+    return Sweep(rows, kept, dict(cards), crew_of(client), options, lambda *_: None, by_shape=True)
+
+
+def measure(client, cards, rows, folder):
     with journal.begun(DataSet.create(folder), {"sweep": digest(rows)}) as kept:
-        sweep = FleetSweep(client, rows, kept, dict(cards), OPTIONS, lambda *_: None, **changes)
+        sweep = sweep_by(client, cards, rows, kept)
         sweep.go({PROVIDER.name: PROVIDER})
     return sweep
 
@@ -105,7 +109,7 @@ def test_a_sweep_fills_a_data_set_from_all_cards(client, cards, tmp_path):
     assert set(timed["gpu_uuid"]) == {f"{fakes.UUID}-{card}" for card in range(CARDS)}
     shapes = timed.groupby("m")["gpu_uuid"].nunique()
     assert (shapes == 1).all(), "a shape stays on one card"
-    provenance = sweep.journal.record.provenance
+    provenance = sweep.kept.provenance
     assert set(provenance["cards"]) == set(timed["gpu_uuid"])
     assert provenance["done"] == len(rows)
 
@@ -332,14 +336,12 @@ def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
     dataset = DataSet.create(tmp_path)
     uuid = f"{fakes.UUID}-0"
     with journal.begun(dataset, {"sweep": digest(rows)}) as first:
-        sweep = FleetSweep(client, rows, first, dict(cards), OPTIONS, lambda *_: None)
-        sweep.options = RunOptions(time_budget_s=0.0)
-        sweep.__post_init__()
-        sweep.go({})
+        sweep_by(client, cards, rows, first, RunOptions(time_budget_s=0.0)).go({})
         assert len(first.done) == 0
         for index in range(5):
             cells = {"gpu": "Fake GPU", "gpu_uuid": uuid, "disposition": "ok", "order": index}
-            first.append({**rows[index].columns(), **cells, "min_us": base_us(rows[index])})
+            cells |= {**rows[index].columns(), "min_us": base_us(rows[index])}
+            first.extend({index: line_of(first.columns, cells)})
     with pytest.raises(InputError, match="no run of sweep"), journal.taken_up(dataset, "another"):
         pass
     with journal.taken_up(dataset, digest(rows)) as second:
@@ -349,7 +351,7 @@ def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
             journal.taken_up(dataset, digest(rows)),
         ):
             pass
-        sweep = FleetSweep(client, rows, second, dict(cards), OPTIONS, lambda *_: None)
+        sweep = sweep_by(client, cards, rows, second)
         sweep.go({})
     assert sweep.dispositions == {"ok": 27}
     require_each_row_once(tmp_path, rows)
@@ -363,10 +365,12 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 from gemm_model.dataset.storage import DataSet
+from gemm_model.bench.row_log import line_of
 from gemm_model.fleet import journal
 with journal.begun(DataSet.create(Path(sys.argv[1])), {"sweep": "full"}) as kept:
     for order in range(200):
-        kept.append({"gpu": "Card", "kernel": "quack", "regime": "burst", "m": order, "order": order})
+        cells = {"gpu": "Card", "kernel": "quack", "regime": "burst", "m": order, "order": order}
+        kept.extend({order: line_of(kept.columns, cells)})
         print(order, flush=True)
 """
 

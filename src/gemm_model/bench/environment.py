@@ -8,11 +8,15 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from gemm_model import __version__
+from gemm_model.bench.row_log import RowLog
+from gemm_model.bench.rows import Row, table_columns
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 
@@ -42,40 +46,71 @@ def environment_path(table: Path) -> Path:
     return table.with_suffix(".json")
 
 
-def new_environment(
-    device: dict[str, Any], sweep: str, settings: dict[str, Any], rows: int
-) -> dict[str, Any]:
+def provenance(sweep: str, settings: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """What is known of a run that begins now."""
     return {
-        **device,
         "packages": package_versions(),
         "commands": [command_line()],
         "started": [timestamp()],
         "sweep": sweep,
         "rows": rows,
         "settings": settings,
-        "sentinel": [],
     }
 
 
-def resumed_environment(path: Path, device: dict[str, Any], sweep: str) -> dict[str, Any]:
-    """The environment of the run to resume. Raises InputError if the card or the sweep differ."""
-    try:
-        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise InputError(f"{path}: not readable; expected the environment of the table to resume") from None
-    if known.get("gpu_uuid") != device["gpu_uuid"]:
-        raise InputError(
-            f"{path}: measured on {known.get('gpu_uuid')}, this card is {device['gpu_uuid']}; cannot resume"
-        )
-    if known.get("sweep") != sweep:
-        raise InputError(f"{path}: belongs to sweep {known.get('sweep')}, this one is {sweep}; cannot resume")
-    known["commands"].append(command_line())
-    known["started"].append(timestamp())
-    return known
+def gone_on_with(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a run that goes on now."""
+    commands, started = known.get("commands", []), known.get("started", [])
+    return {**known, "commands": [*commands, command_line()], "started": [*started, timestamp()]}
 
 
-def write_environment(path: Path, environment: dict[str, Any]) -> None:
-    atomic_write(path, json.dumps(environment, indent=1) + "\n")
+class KeptTable:
+    """The rows of one card's sweep in a CSV file, and their conditions in a JSON file beside it."""
+
+    def __init__(self, path: Path, rows: Sequence[Row], card: Mapping[str, Any]) -> None:
+        self.path, self._rows, self._card = path, rows, card
+        self.columns = table_columns(rows)
+        self.done: set[int] = set()
+        self.provenance: Mapping[str, Any] = {}
+        self._log: RowLog | None = None
+
+    @contextmanager
+    def begun(self, begun: Mapping[str, Any]) -> Iterator[KeptTable]:
+        """The new table. Raises InputError if one exists already."""
+        with closing(RowLog.create(self.path, self.columns)) as self._log:
+            self.note(begun, {})
+            yield self
+
+    @contextmanager
+    def taken_up(self, sweep: str) -> Iterator[KeptTable]:
+        """The table to resume. Raises InputError if its card or its sweep is another."""
+        path = environment_path(self.path)
+        try:
+            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise InputError(
+                f"{path}: not readable; expected the environment of the table to resume"
+            ) from None
+        own = {"gpu_uuid": self._card["gpu_uuid"], "sweep": sweep}
+        for name, value in own.items():
+            if known.get(name) != value:
+                raise InputError(f"{path}: {name} is {known.get(name)}, here it is {value}; cannot resume")
+        log, self.done = RowLog.resume(self.path, self.columns, self._rows)
+        with closing(log) as self._log:
+            self.note(gone_on_with({**known, "sentinel": {own["gpu_uuid"]: known["sentinel"]}}), {})
+            yield self
+
+    def extend(self, lines: Mapping[int, str]) -> None:
+        assert self._log is not None
+        self._log.extend(lines.values())
+        self.done.update(lines)
+
+    def note(self, provenance: Mapping[str, Any], _card_remarks: Mapping[str, str]) -> None:
+        self.provenance = provenance
+        readings = provenance.get("sentinel", {}).get(self._card["gpu_uuid"], [])
+        known = {name: value for name, value in provenance.items() if name != "cards"}
+        words = json.dumps({**self._card, **known, "sentinel": readings}, indent=1)
+        atomic_write(environment_path(self.path), words + "\n")
 
 
 def timestamp() -> str:

@@ -15,15 +15,14 @@ from gemm_model.core.files import NEW_FILE_MODE, lock_alone
 
 
 class RowLog:
-    """A CSV file that only ever holds whole rows, in the order of the sweep.
+    """A CSV file that only ever holds whole rows.
 
     Raises InputError where another run is writing into it.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         lock_alone(descriptor, path)
         self.path = path
-        self._columns = tuple(columns)
         self._descriptor = descriptor
 
     @classmethod
@@ -38,15 +37,15 @@ class RowLog:
             ) from None
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-        log = cls(path, columns, descriptor)
-        log.extend([line_of(columns)])
+        log = cls(path, descriptor)
+        log.extend([header(columns)])
         return log
 
     @classmethod
-    def resume(cls, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> tuple[RowLog, int]:
-        """The table to resume and its number of rows; a torn last line is cut off.
+    def resume(cls, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> tuple[RowLog, set[int]]:
+        """The table to resume and the positions of its rows in the sweep; a torn last line is cut off.
 
-        Raises InputError if its rows are not the first rows of this sweep.
+        Raises InputError if its rows are not rows of this sweep.
         """
         try:
             data = path.read_bytes()
@@ -55,28 +54,23 @@ class RowLog:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); expected a table to resume"
             ) from None
-        log = cls(path, columns, descriptor)
+        log = cls(path, descriptor)
         whole = whole_lines(data)
         os.ftruncate(descriptor, len(whole))
-        lines = list(csv.reader(io.StringIO(whole.decode("utf-8", errors="replace"))))
-        if not lines:
-            log.extend([line_of(columns)])
-            return log, 0
-        if tuple(lines[0]) != tuple(columns):
+        lines = csv.DictReader(io.StringIO(whole.decode("utf-8", errors="replace")))
+        if lines.fieldnames is None:
+            log.extend([header(columns)])
+        elif tuple(lines.fieldnames) != tuple(columns):
             raise InputError(
                 f"{path}: its columns are not those of this benchmark; expected a table to resume"
             )
-        done = [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
-        for number, cells in enumerate(done):
-            if number >= len(rows) or not _same(cells, rows[number]):
-                raise InputError(
-                    f"{path}: row {number + 1} is not row {number + 1} of this sweep; cannot resume"
-                )
-        return log, len(done)
-
-    def append(self, cells: Mapping[str, Any]) -> None:
-        """Add one row, whole or not at all. Raises InputError if the disk is full."""
-        self.extend([line_of([cells.get(name, "") for name in self._columns])])
+        done = set()
+        for cells in lines:
+            place = int(cells["order"]) if cells["order"].isdecimal() else len(rows)
+            if place >= len(rows) or not _same(cells, rows[place]):
+                raise InputError(f"{path}: row {cells['order']} is not that of this sweep; cannot resume")
+            done.add(place)
+        return log, done
 
     def extend(self, lines: Iterable[str]) -> None:
         """Add lines from `line_of`, all or none. Raises InputError if the disk is full."""
@@ -97,11 +91,15 @@ class RowLog:
         return InputError(f"{self.path}: {reason}; the rows so far are safe, --resume goes on from there")
 
 
-def line_of(cells: Sequence[Any]) -> str:
-    """The cells as one line of a table, its end included."""
+def line_of(columns: Sequence[str], cells: Mapping[str, Any]) -> str:
+    """A row of a table, its end included; cells that are not there stay empty."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.writer(text, lineterminator="\n").writerow([cells.get(name, "") for name in columns])
     return text.getvalue()
+
+
+def header(columns: Sequence[str]) -> str:
+    return line_of(columns, dict(zip(columns, columns, strict=True)))
 
 
 def whole_lines(data: bytes) -> bytes:

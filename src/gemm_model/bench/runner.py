@@ -1,38 +1,40 @@
-"""Run a sweep: compile in parallel, check every result, time in mixed order, keep every row."""
+"""A sweep: compile in parallel, check every result, time in mixed order, and keep every row.
+
+The card of this machine and the cards of a cluster run the same sweep: a `Crew` works on its tasks, and `Kept`
+is where its rows go.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import queue
+import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+from gemm_model import __version__
 from gemm_model.bench import counters
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.environment import (
-    environment_path,
-    new_environment,
-    resumed_environment,
-    timestamp,
-    write_environment,
-)
+from gemm_model.bench.environment import timestamp
 from gemm_model.bench.provider import Provider
-from gemm_model.bench.row_log import RowLog
-from gemm_model.bench.rows import Outcome, Row, table_columns
-from gemm_model.bench.sweep import digest, estimated_kernel_us, kernel_key, problem_key
+from gemm_model.bench.row_log import line_of
+from gemm_model.bench.rows import Outcome, Row
+from gemm_model.bench.sweep import estimated_kernel_us, estimated_row_ms, kernel_key, problem_key, shape_key
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 
 TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
+DEATHS = 5
+"""Deaths of its workers after which a task is given up [1]; sweeps; chosen. Dask blames each task that a dead
+worker held, so the last one has to happen while the task is alone."""
 SENTINEL_DRIFT_LIMIT = 0.01
 """Change of the sentinel that is reported as drift [1]; sweeps; chosen."""
 FIRST_CALL_LIMIT_S = 300.0
@@ -41,6 +43,14 @@ COMPILE_LIMIT_S = 300.0
 """Most time to compile a kernel [s]; `--compile-workers`; chosen."""
 PROFILED_ROW_LIMIT_S = 5.0
 """Most time of a row, beside a first answer [s]; runs under the profiler; chosen."""
+TASK_MS = 1000.0
+"""Shortest task by the rough estimate [ms]; sweeps, which join short shapes up to it; chosen."""
+TASK_MS_PER_CARD = 20.0
+"""Shortest task for each card of the cluster [ms]; sweeps of many cards; chosen: the scheduler then handles
+at most 50 tasks a second (docs/fleet.md)."""
+NOTE_EVERY_S = 10.0
+"""Shortest time between two records of the sentinels [s]; sweeps; chosen, because each rewrites the
+record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +72,82 @@ Progress = Callable[[str, int, int], None]
 """Called with the phase, the number done and the total."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """What a run did."""
+Places = tuple[tuple[int, Row], ...]
+"""Rows by their positions in the sweep."""
 
-    rows: int
-    done: int
-    dispositions: Mapping[str, int]
-    remarks: Mapping[str, int]
-    """Remarks on good rows, such as an unknown kernel name, with the number of rows."""
-    sentinel_drift: float
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Data that all tasks of a sweep share."""
+
+    options: RunOptions
+    kernels: tuple[str, ...]
+    compute_capability: tuple[int, int]
+    columns: tuple[str, ...] = ()
+    """Of the table in which rows are kept."""
+    sentinel: Row | None = None
+    version: str = __version__
+
+    def require_own_version(self) -> None:
+        """Raise InputError if this worker's version differs from the one that planned the sweep."""
+        if self.version != __version__:
+            raise InputError(
+                f"a worker has gemm-model {__version__}, this is {self.version}; expected one version"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTask:
+    """One kernel to compile, for all rows that share it."""
+
+    job: Job
+    rows: Places
+
+    def compiled_by(self, worker: WorkerProcess) -> Outcome:
+        return compile_row(worker, self.rows[0][1], self.job.compute_capability)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsTask:
+    """Rows to check or to time."""
+
+    job: Job
+    rows: Places
+    checked: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardReply:
+    """Reply of a card: outcomes by the rows' places, of timed rows without their values, which `lines` hold."""
+
+    card: Mapping[str, Any]
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    lines: Mapping[int, str] = field(default_factory=dict)
+    sentinel: Sequence[Mapping[str, Any]] = ()
+
+
+Crew = Callable[[str, Sequence[Any], Callable[[], bool]], Iterable[tuple[Any, Any]]]
+"""Works on the tasks of a step (compile, check or time), and gives each back with its outcome or reply: None
+where the workers were lost with it, again and again. Before each task it asks whether one is still wanted."""
+
+
+class Kept(Protocol):
+    """Where the rows of a sweep are, and what is known of their run. A row is on disk when `extend` returns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def done(self) -> Collection[int]:
+        """Positions of the rows in the sweep."""
+
+    @property
+    def provenance(self) -> Mapping[str, Any]: ...
+
+    def extend(self, lines: Mapping[int, str]) -> None:
+        """Add lines of `line_of` by their positions, all or none. Raises InputError if the disk is full."""
+
+    def note(self, provenance: Mapping[str, Any], card_remarks: Mapping[str, str]) -> None: ...
 
 
 def describe_card(worker: WorkerProcess) -> dict[str, Any]:
@@ -80,14 +156,6 @@ def describe_card(worker: WorkerProcess) -> dict[str, Any]:
     if outcome.disposition != "ok":
         raise InputError(f"the GPU does not answer ({outcome.disposition}: {outcome.detail})")
     return dict(outcome.values)
-
-
-def rows_by_kernel(rows: Sequence[Row], providers: Mapping[str, Provider]) -> list[list[int]]:
-    """Positions of the rows that share one compiled kernel, kernel by kernel."""
-    groups: dict[Hashable, list[int]] = {}
-    for index, row in enumerate(rows):
-        groups.setdefault(kernel_key(row, providers), []).append(index)
-    return list(groups.values())
 
 
 def compiler(device: str, kernels: Sequence[str]) -> WorkerProcess:
@@ -127,17 +195,12 @@ def read_sentinel(
     return {"time": timestamp(), "order": order, **outcome.values}
 
 
-def outcomes(
-    worker: WorkerProcess, rows: Sequence[Row], options: RunOptions, wanted: Callable[[], bool]
-) -> Iterator[Outcome]:
-    """The outcomes of rows of one regime: timed one by one, or profiled in groups, one process each.
-
-    `wanted` is asked before each row or group; once it is False no more come.
-    """
+def outcomes(worker: WorkerProcess, rows: Sequence[Row], options: RunOptions) -> Iterator[Outcome]:
+    """The outcomes of rows of one regime: timed one by one, or profiled in groups, one process each."""
     done, counts = 0, bool(rows) and rows[0].regime == "counters"
     if counts:
         worker.stop()
-    while done < len(rows) and wanted():
+    while done < len(rows):
         if not counts:
             found = [worker.ask(time_request(rows[done], options.settings), options.row_limit_s)]
         else:
@@ -168,148 +231,277 @@ def table_cells(
     }
 
 
-def compile_rows(
-    rows: Sequence[Row],
-    providers: Mapping[str, Provider],
-    compute_capability: tuple[int, int],
-    options: RunOptions,
-    progress: Progress,
-) -> dict[int, Outcome]:
-    """Compile each distinct kernel once, several at a time; the failures by row index."""
-    groups = rows_by_kernel(rows, providers)
-    kernels = sorted({row.kernel for row in rows})
-    failures: dict[int, Outcome] = {}
+def cut(rows: Sequence[tuple[int, Row]], options: RunOptions, cards: int) -> list[Places]:
+    """The rows by kernel family and shape, in their order; short shapes share a task of at least TASK_MS."""
+    least_ms = max(TASK_MS, TASK_MS_PER_CARD * cards)
+    shapes: dict[tuple[Any, ...], list[tuple[int, Row]]] = {}
+    for index, row in rows:
+        shapes.setdefault((row.kernel, shape_key(row)), []).append((index, row))
+    tasks: list[Places] = []
+    under_way: dict[str, tuple[list[tuple[int, Row]], float]] = {}
+    for (kernel, _), members in shapes.items():
+        together, length_ms = under_way.pop(kernel, ([], 0.0))
+        together += members
+        length_ms += sum(estimated_row_ms(row, options.settings) for _, row in members)
+        if length_ms >= least_ms:
+            tasks.append(tuple(sorted(together)))
+        else:
+            under_way[kernel] = (together, length_ms)
+    tasks.extend(tuple(sorted(together)) for together, _ in under_way.values())
+    return tasks
+
+
+class Card:
+    """A card and its worker process."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        self.description = describe_card(worker)
+        self._next_sentinel = 0.0
+        self._checked_at = -math.inf
+
+    def check(self, task: RowsTask) -> CardReply:
+        """Compare the results of a task's rows with the reference, problem by problem."""
+        limit_s = task.job.options.row_limit_s
+        by_problem = sorted(task.rows, key=lambda each: (problem_key(each[1]), each[0]))
+        found = {index: self._worker.ask(check_request(row), limit_s) for index, row in by_problem}
+        self._checked_at = time.monotonic()
+        return CardReply(card=self.description, outcomes=found)
+
+    def measure(self, task: RowsTask) -> CardReply:
+        """Time a task's rows, and the sentinel before them where it is due."""
+        job, readings = task.job, []
+        # Checking heats the card.
+        time.sleep(max(0.0, self._checked_at + job.options.rest_after_check_s - time.monotonic()))
+        if job.sentinel is not None and time.monotonic() >= self._next_sentinel:
+            reading = read_sentinel(self._worker, job.sentinel, task.rows[0][0], job.options)
+            readings += [] if reading is None else [reading]
+            self._next_sentinel = time.monotonic() + job.options.sentinel_every_s
+        found = outcomes(self._worker, [row for _, row in task.rows], job.options)
+        timed: dict[int, Outcome] = {}
+        lines: dict[int, str] = {}
+        for (index, row), outcome in zip(task.rows, found, strict=True):
+            cells = table_cells(row, outcome, task.checked[index], self.description, index)
+            # Lines are formatted here: on a cluster in parallel, by the workers.
+            lines[index] = line_of(job.columns, cells)
+            timed[index] = Outcome(disposition=outcome.disposition, detail=cells["detail"])
+        return CardReply(card=self.description, outcomes=timed, lines=lines, sentinel=readings)
+
+
+def compiled_here(tasks: Sequence[KernelTask]) -> Iterator[tuple[KernelTask, Outcome]]:
+    """Compile in processes of this machine, several at a time."""
     free: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
 
-    def compiled(indices: Sequence[int]) -> Outcome:
+    def compiled(task: KernelTask) -> Outcome:
         worker = free.get()
         try:
-            return compile_row(worker, rows[indices[0]], compute_capability)
+            return task.compiled_by(worker)
         finally:
             free.put(worker)
 
-    progress("compile", 0, len(groups))
-    jobs = max(1, min(options.compile_jobs, len(groups)))
     with ExitStack() as stack:
-        for _ in range(jobs):
-            free.put(stack.enter_context(closing(compiler(options.device, kernels))))
-        pool = stack.enter_context(ThreadPoolExecutor(jobs))
-        for done, (indices, outcome) in enumerate(zip(groups, pool.map(compiled, groups), strict=True)):
-            if outcome.disposition != "ok":
-                failures |= dict.fromkeys(indices, outcome)
-            progress("compile", done + 1, len(groups))
-    return failures
+        for task in tasks[: tasks[0].job.options.compile_jobs] if tasks else ():
+            free.put(stack.enter_context(closing(compiler(task.job.options.device, task.job.kernels))))
+        pool = stack.enter_context(ThreadPoolExecutor(max(free.qsize(), 1)))
+        yield from zip(tasks, pool.map(compiled, tasks), strict=True)
 
 
-class Run:
-    """One run of a sweep into one table."""
+def crew_of(card: Card) -> Crew:
+    """The card of this machine, and processes that compile."""
+    work = {"check": card.check, "time": card.measure}
 
-    def __init__(
-        self, rows: Sequence[Row], table: Path, card: Mapping[str, Any], options: RunOptions, *, resume: bool
-    ) -> None:
-        self._rows = rows
-        self._options = options
-        self._card = dict(card)
-        self._regime = rows[0].regime
-        self._columns = table_columns(rows)
-        self._environment_path = environment_path(table)
-        sweep = digest(rows)
-        if resume:
-            self._environment = resumed_environment(self._environment_path, self._card, sweep)
-            self._log, self._done = RowLog.resume(table, self._columns, rows)
-        else:
-            settings = dataclasses.asdict(options.settings)
-            self._log, self._done = RowLog.create(table, self._columns), 0
-            self._environment = new_environment(self._card, sweep, settings, len(rows))
-        write_environment(self._environment_path, self._environment)
-        self._dispositions: Counter[str] = Counter()
-        self._known: dict[int, Outcome] = {}
-        self._remarks: Counter[str] = Counter()
-        self._checked: dict[int, Mapping[str, Any]] = {}
-        self._deadline = time.monotonic() + options.time_budget_s
+    def crew(
+        step: str, tasks: Sequence[Any], wanted: Callable[[], bool]
+    ) -> Iterable[tuple[Any, Outcome | CardReply]]:
+        if step == "compile":
+            return compiled_here(tasks)
+        return ((task, work[step](task)) for task in tasks if wanted())
+
+    return crew
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One sweep by one crew into one run."""
+
+    rows: Sequence[Row]
+    kept: Kept
+    cards: dict[str, dict[str, Any]]
+    """UUID -> description of each card."""
+    crew: Crew
+    options: RunOptions
+    progress: Progress
+    by_shape: bool = False
+    """Whether whole shapes are timed together, as on several cards, and not row by row in mixed order."""
+    dispositions: Counter[str] = field(default_factory=Counter)
+    remarks: Counter[str] = field(default_factory=Counter)
+    """Remarks on good rows, such as an unknown kernel name, with the number of rows."""
+    readings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _job: Job = field(init=False)
+    _deadline: float = field(init=False)
+    _next_note: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._job = job_of(self.rows, next(iter(self.cards.values())), self.options, self.kept.columns)
+        self._deadline = time.monotonic() + self.options.time_budget_s
+        self.readings.update(self.kept.provenance.get("sentinel", {}))
+
+    def go(self, providers: Mapping[str, Provider]) -> None:
+        """Measure the remaining rows; without `providers` nothing is compiled in advance."""
+        try:
+            failed: dict[int, Outcome] = {}
+            if providers:
+                failed = compile_all(self.left, providers, self._job, self.crew, self.progress)
+            for index, outcome in sorted(failed.items()):
+                self._record(index, outcome, None)
+            checked = self._check(failed)
+            self._time(checked, failed)
+        finally:
+            self.kept.note(self._provenance(), remarks_on(self.readings))
 
     @property
-    def done(self) -> int:
-        return self._done
+    def left(self) -> list[tuple[int, Row]]:
+        return [(index, row) for index, row in enumerate(self.rows) if index not in self.kept.done]
 
-    def go(self, worker: WorkerProcess, failures: Mapping[int, Outcome], progress: Progress) -> RunSummary:
-        """Check and time the remaining rows. `failures` holds rows known to be impossible, by index."""
-        self._known.update(failures)
-        try:
-            self._check(worker, progress)
-            self._measure(worker, progress)
-        finally:
-            self._log.close()
-            self._finish()
-        return RunSummary(
-            rows=len(self._rows),
-            done=self._done,
-            dispositions=self._dispositions,
-            remarks=self._remarks,
-            sentinel_drift=self._drift(),
-        )
+    @property
+    def drift(self) -> float:
+        """The largest drift of a card's sentinel."""
+        return max(map(sentinel_drift, self.readings.values()), default=0.0)
 
-    def _check(self, worker: WorkerProcess, progress: Progress) -> None:
-        """Compare every result that is still to be timed with the reference, problem by problem."""
-        left = [index for index in range(self._done, len(self._rows)) if index not in self._known]
-        left.sort(key=lambda index: (problem_key(self._rows[index]), index))
-        for number, index in enumerate(left):
-            if not self._in_time():
-                return
-            outcome = worker.ask(check_request(self._rows[index]), self._options.row_limit_s)
-            if outcome.disposition == "ok":
-                self._checked[index] = outcome.values
-            else:
-                self._known[index] = outcome
-            progress("check", number + 1, len(left))
+    def _check(self, failed: dict[int, Outcome]) -> dict[int, Mapping[str, Any]]:
+        """Check all results; returns the checks' cells by the rows' positions, and records wrong rows."""
+        checked: dict[int, Mapping[str, Any]] = {}
+        left = self.left
+        tasks = [RowsTask(job=self._job, rows=rows) for rows in cut(left, self.options, len(self.cards))]
+        for task, reply in self.crew("check", tasks, self._in_time):
+            for index, _ in task.rows:
+                outcome = reply.outcomes[index] if reply else lost("crashed")
+                if outcome.disposition == "ok":
+                    checked[index] = outcome.values
+                else:
+                    failed[index] = outcome
+                    self._record(index, outcome, reply)
+            self.progress("check", len(checked), len(left))
+        return checked
 
-    def _measure(self, worker: WorkerProcess, progress: Progress) -> None:
-        counts = self._regime == "counters"
-        phase, sentinel = "profile" if counts else "time", None
-        runnable = [index for index in range(len(self._rows)) if index not in self._known]
-        left = [self._rows[index] for index in runnable if index >= self._done]
+    def _time(self, checked: Mapping[int, Mapping[str, Any]], failed: Mapping[int, Outcome]) -> None:
+        left = [(index, row) for index, row in self.left if index in checked]
+        counts = self.rows[0].regime == "counters"
         if not counts:
-            time.sleep(self._options.rest_after_check_s)
-            sentinel = sentinel_of([self._rows[index] for index in runnable])
-        next_sentinel = time.monotonic()
-        found = outcomes(worker, left, self._options, self._in_time)
-        progress(phase, self._done, len(self._rows))
-        while self._done < len(self._rows):
-            if sentinel is not None and time.monotonic() >= next_sentinel:
-                self._watch(worker, sentinel)
-                next_sentinel = time.monotonic() + self._options.sentinel_every_s
-            outcome = self._known.get(self._done) or next(found, None)
-            if outcome is None:
-                break
-            self._record(self._done, outcome)
-            progress(phase, self._done, len(self._rows))
+            watched = [row for index, row in enumerate(self.rows) if index not in failed]
+            self._job = replace(self._job, sentinel=sentinel_of(watched))
+        tasks = [
+            RowsTask(job=self._job, rows=rows, checked={index: checked[index] for index, _ in rows})
+            for rows in self._parts(left, self.options.rows_per_profiler if counts else 1)
+        ]
+        phase = "profile" if counts else "time"
+        self.progress(phase, len(self.kept.done), len(self.rows))
+        for task, reply in self.crew("time", tasks, self._in_time):
+            if reply is None:
+                for index, _ in task.rows:
+                    self._record(index, lost("crashed"), None)
+            else:
+                new = {place: line for place, line in reply.lines.items() if place not in self.kept.done}
+                self.kept.extend(new)
+                self._count(reply.outcomes[place] for place in new)
+                self._watch(reply)
+            self.progress(phase, len(self.kept.done), len(self.rows))
 
-    def _record(self, index: int, outcome: Outcome) -> None:
-        cells = table_cells(self._rows[index], outcome, self._checked.get(index, {}), self._card, index)
-        self._log.append(cells)
-        self._done += 1
-        if outcome.disposition == "ok" and cells["detail"]:
-            self._remarks[cells["detail"]] += 1
-        self._dispositions[outcome.disposition] += 1
+    def _parts(self, left: Sequence[tuple[int, Row]], rows: int) -> list[Places]:
+        """What is timed at once: so many `rows`, or whole shapes."""
+        if self.by_shape:
+            return cut(left, self.options, len(self.cards))
+        return [tuple(left[first : first + rows]) for first in range(0, len(left), rows)]
 
-    def _watch(self, worker: WorkerProcess, sentinel: Row) -> None:
-        reading = read_sentinel(worker, sentinel, self._done, self._options)
-        if reading is not None:
-            self._environment["sentinel"].append(reading)
-            self._environment["sentinel_row"] = sentinel.columns()
-            write_environment(self._environment_path, self._environment)
+    def _watch(self, reply: CardReply) -> None:
+        """Keep a card's sentinel; a card that has come later is noted with it."""
+        if not reply.sentinel:
+            return
+        uuid = str(reply.card["gpu_uuid"])
+        self.cards.setdefault(uuid, dict(reply.card))
+        self.readings.setdefault(uuid, []).extend(dict(reading) for reading in reply.sentinel)
+        if time.monotonic() >= self._next_note:
+            self.kept.note(self._provenance(), remarks_on(self.readings))
+            self._next_note = time.monotonic() + NOTE_EVERY_S
 
-    def _drift(self) -> float:
-        return sentinel_drift(self._environment["sentinel"])
+    def _record(self, index: int, outcome: Outcome, reply: CardReply | None) -> None:
+        if index in self.kept.done:
+            return
+        card = reply.card if reply else next(iter(self.cards.values()))
+        cells = table_cells(self.rows[index], outcome, {}, card, index)
+        self.kept.extend({index: line_of(self.kept.columns, cells)})
+        self._count([outcome])
 
-    def _finish(self) -> None:
-        self._environment["finished"] = timestamp()
-        self._environment["done"] = self._done
-        self._environment["sentinel_drift"] = round(self._drift(), 5)
-        write_environment(self._environment_path, self._environment)
+    def _count(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self.dispositions[outcome.disposition] += 1
+            if outcome.disposition == "ok" and outcome.detail:
+                self.remarks[outcome.detail] += 1
+
+    def _provenance(self) -> dict[str, Any]:
+        known = dict(self.kept.provenance)
+        known["cards"] = {**known.get("cards", {}), **self.cards}
+        if self._job.sentinel is not None:
+            known["sentinel_row"] = self._job.sentinel.columns()
+        known |= {"sentinel": self.readings, "sentinel_drift": round(self.drift, 5)}
+        return known | {"done": len(self.kept.done), "last": timestamp()}
 
     def _in_time(self) -> bool:
         return time.monotonic() < self._deadline
+
+
+def job_of(
+    rows: Sequence[Row], card: Mapping[str, Any], options: RunOptions, columns: tuple[str, ...] = ()
+) -> Job:
+    """What tasks of some rows share on cards of one kind."""
+    major, minor = card["compute_capability"]
+    kernels = tuple(sorted({row.kernel for row in rows}))
+    return Job(options=options, kernels=kernels, compute_capability=(int(major), int(minor)), columns=columns)
+
+
+def compile_all(
+    rows: Sequence[tuple[int, Row]],
+    providers: Mapping[str, Provider],
+    job: Job,
+    crew: Crew,
+    progress: Progress,
+) -> dict[int, Outcome]:
+    """Compile each distinct kernel once; the failures by the rows' positions. No host times anything meanwhile."""
+    groups: dict[Hashable, list[tuple[int, Row]]] = {}
+    for index, row in rows:
+        groups.setdefault(kernel_key(row, providers), []).append((index, row))
+    tasks = [KernelTask(job=job, rows=tuple(members)) for members in groups.values()]
+    failed: dict[int, Outcome] = {}
+    until = time.monotonic() + job.options.time_budget_s
+    progress("compile", 0, len(tasks))
+    for done, (task, outcome) in enumerate(crew("compile", tasks, lambda: time.monotonic() < until), start=1):
+        if outcome is None or outcome.disposition != "ok":
+            failed |= {index: outcome or lost("compile_failed") for index, _ in task.rows}
+        progress("compile", done, len(tasks))
+    return failed
+
+
+def lost(disposition: str) -> Outcome:
+    return Outcome(disposition=disposition, detail=f"{DEATHS} workers or more were lost with it")
+
+
+def remarks_on(readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """UUID -> what its sentinel tells against a card: it drifts, or it differs from the others."""
+    typical = {
+        uuid: statistics.median(reading["runtime_us"] for reading in found)
+        for uuid, found in readings.items()
+        if found
+    }
+    middle = statistics.median(typical.values()) if typical else 0.0
+    remarks: dict[str, list[str]] = {}
+    for uuid, time_us in typical.items():
+        drift = sentinel_drift(readings[uuid])
+        if drift > SENTINEL_DRIFT_LIMIT:
+            remarks.setdefault(uuid, []).append(f"sentinel drifted by {drift:.1%}")
+        if abs(time_us / middle - 1.0) > room_numbers("bench").card_difference:
+            remark = f"sentinel {time_us / middle - 1.0:+.1%} from the other cards"
+            remarks.setdefault(uuid, []).append(remark)
+    return {uuid: "; ".join(said) for uuid, said in remarks.items()}
 
 
 def default_compile_jobs() -> int:

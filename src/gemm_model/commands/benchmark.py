@@ -13,7 +13,7 @@ from typing import Any
 
 from gemm_model.bench import runner
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.environment import command_line, package_versions, timestamp
+from gemm_model.bench.environment import KeptTable, provenance
 from gemm_model.bench.provider import Provider, load_provider
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import (
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> Document | None:
     ahead = [] if args.compile_only or args.rows is not None else common.listed(args.kernels)
     worker = WorkerProcess(options.device, ahead)
     with closing(worker), closing(Progress("benchmark", 1)) as bar:
-        _run_on(worker, args, options, bar.tell)
+        _run_here(worker, args, options, bar.tell)
     return None
 
 
@@ -105,7 +105,7 @@ def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> Non
     """One sweep over all cards of a cluster, into a data set. Rows are asked for once the cards are known."""
     from gemm_model.dataset.storage import DataSet
     from gemm_model.fleet.journal import begun, taken_up
-    from gemm_model.fleet.sweep import FleetSweep, cards_of
+    from gemm_model.fleet.sweep import cards_of, crew_of
 
     common.refuse_given(args, ("compile_only", "html"), "with --cluster")
     if args.output.suffix in (".csv", ".gz"):
@@ -119,35 +119,22 @@ def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> Non
         common.words(f"dashboard {client.dashboard_link}")
         cards = cards_of(client, options, common.listed(args.kernels))
         common.words(f"{len(cards)} cards: {', '.join(sorted(cards))}")
-        rows = _rows(
-            args, _providers(args) if args.rows is None else {}, _capability(next(iter(cards.values())))
-        )
+        rows = _rows_for(args, next(iter(cards.values())))
         sweep = digest(rows)
-        provenance = {
-            "sweep": sweep,
-            "rows": len(rows),
-            "settings": asdict(options.settings),
-            "packages": package_versions(),
-            "commands": [command_line()],
-            "started": [timestamp()],
-        }
-        with taken_up(dataset, sweep) if args.resume else begun(dataset, provenance) as journal:
-            if args.resume:
-                known = journal.record.provenance
-                again = {key: [*known[key], *provenance[key]] for key in ("commands", "started")}  # type: ignore[misc]
-                journal.note(provenance={**known, **again})
-            fleet = FleetSweep(client, rows, journal, cards, options, bar.tell)
+        began = provenance(sweep, asdict(options.settings), len(rows))
+        with taken_up(dataset, sweep) if args.resume else begun(dataset, began) as journal:
+            crew = crew_of(client)
+            fleet = runner.Sweep(rows, journal, cards, crew, options, bar.tell, by_shape=True)
             fleet.go({} if args.compiled else _providers_of(rows))
-    record, done = fleet.journal.record, len(fleet.journal.done)
-    result = {"run": record.run, "rows": len(rows), "done": done, "dispositions": dict(fleet.dispositions)}
-    remarks = record.card_remarks.items()
-    said = [f"warning: card {card}: {remark}; its rows are marked" for card, remark in remarks]
-    _tell(args, result | {"card_remarks": dict(record.card_remarks)}, said)
+    remarks = journal.record.card_remarks
+    said = [f"warning: card {card}: {remark}; its rows are marked" for card, remark in remarks.items()]
+    _tell(args, fleet, {"run": journal.record.run, "card_remarks": dict(remarks)}, said)
 
 
-def _capability(card: Mapping[str, Any]) -> tuple[int, int]:
+def _rows_for(args: argparse.Namespace, card: Mapping[str, Any]) -> list[Row]:
+    """The rows for a card. Rows of a table hold their configurations: no library is loaded for them."""
     major, minor = card["compute_capability"]
-    return int(major), int(minor)
+    return _rows(args, _providers(args) if args.rows is None else {}, (int(major), int(minor)))
 
 
 def _providers_of(rows: Sequence[Row]) -> dict[str, Provider]:
@@ -155,44 +142,49 @@ def _providers_of(rows: Sequence[Row]) -> dict[str, Provider]:
     return {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
 
 
-def _run_on(
+def _run_here(
     worker: WorkerProcess, args: argparse.Namespace, options: runner.RunOptions, progress: runner.Progress
 ) -> None:
-    card = runner.describe_card(worker)
-    capability = _capability(card)
-    # Rows of a table hold their configurations; the libraries are needed only to compile kernels.
-    providers = _providers(args) if args.rows is None else {}
-    rows = _rows(args, providers, capability)
-    if not args.compiled:
-        providers = _providers_of(rows)
+    """One sweep on the card of this machine, into a table."""
+    card = runner.Card(worker)
+    crew, found = runner.crew_of(card), card.description
+    rows = _rows_for(args, found)
     if args.compile_only:
-        failures = runner.compile_rows(rows, providers, capability, options, progress)
+        job = runner.job_of(rows, found, options)
+        failures = runner.compile_all(list(enumerate(rows)), _providers_of(rows), job, crew, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
         return
-    begun = runner.Run(rows, args.output, card, options, resume=args.resume)
-    left = [] if args.compiled else rows[begun.done :]
-    failures = runner.compile_rows(left, providers, capability, options, progress) if left else {}
-    shifted = {begun.done + index: outcome for index, outcome in failures.items()}
-    summary = begun.go(worker, shifted, progress)
-    result = {"rows": summary.rows, "done": summary.done, "dispositions": summary.dispositions}
-    said = [f"{count} rows: {remark}" for remark, count in sorted(summary.remarks.items())]
-    if summary.sentinel_drift > runner.SENTINEL_DRIFT_LIMIT:
-        said.append(f"warning: the sentinel drifted by {summary.sentinel_drift:.1%} during this run")
-    _tell(args, result | {"sentinel_drift": summary.sentinel_drift}, said)
+    table, sweep = KeptTable(args.output, rows, found), digest(rows)
+    began = provenance(sweep, asdict(options.settings), len(rows))
+    with table.taken_up(sweep) if args.resume else table.begun(began):
+        own = runner.Sweep(rows, table, {found["gpu_uuid"]: found}, crew, options, progress)
+        own.go({} if args.compiled else _providers_of(rows))
+    said = []
+    if own.drift > runner.SENTINEL_DRIFT_LIMIT:
+        said.append(f"warning: the sentinel drifted by {own.drift:.1%} during this run")
+    _tell(args, own, {"sentinel_drift": own.drift}, said)
 
 
-def _tell(args: argparse.Namespace, result: Mapping[str, Any], said: Sequence[str]) -> None:
+def _tell(args: argparse.Namespace, sweep: runner.Sweep, more: dict[str, Any], said: Sequence[str]) -> None:
     """How a sweep ended. Raises PartialResultError where rows are left."""
+    rows, done = len(sweep.rows), len(sweep.kept.done)
+    result = {
+        "file": args.output,
+        "rows": rows,
+        "done": done,
+        "dispositions": dict(sweep.dispositions),
+        **more,
+    }
     if args.format == "json":
-        common.show(args, Document(result={"file": args.output, **result}, apart=True))
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(result["dispositions"].items()))
-    run = f" run {result['run']}:" if "run" in result else ""
-    common.words(f"{args.output}:{run} {result['done']} of {result['rows']} rows ({counts})")
-    for sentence in said:
+        common.show(args, Document(result=result, apart=True))
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(sweep.dispositions.items()))
+    run = f" run {more['run']}:" if "run" in more else ""
+    common.words(f"{args.output}:{run} {done} of {rows} rows ({counts})")
+    for sentence in (*(f"{count} rows: {words}" for words, count in sorted(sweep.remarks.items())), *said):
         common.words(sentence)
     if args.html is not None:
         write_page(args)
-    if result["done"] < result["rows"]:
+    if done < rows:
         raise PartialResultError(f"{args.output}: time budget spent; go on with --resume")
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.row_log import RowLog, line_of, whole_lines
+from gemm_model.bench.environment import gone_on_with
+from gemm_model.bench.row_log import RowLog, whole_lines
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, sole_writer
 from gemm_model.dataset.schema import COLUMNS, PROVENANCE, read_typed
@@ -19,19 +20,14 @@ SEAL_ROWS = 20_000
 JOURNAL_COLUMNS = tuple(name for name in COLUMNS if name not in PROVENANCE)
 
 
-def journal_line(cells: Mapping[str, Any]) -> str:
-    """A row as a line of the journal."""
-    return line_of([cells.get(name, "") for name in JOURNAL_COLUMNS])
-
-
 class Places:
     """A set of positions in a sweep: one byte for each position up to the largest (a set of ints takes 80)."""
 
     def __init__(self) -> None:
         self._there, self._count = bytearray(), 0
 
-    def __contains__(self, place: int) -> bool:
-        return place < len(self._there) and bool(self._there[place])
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, int) and place < len(self._there) and bool(self._there[place])
 
     def __iter__(self) -> Iterator[int]:
         return (place for place, there in enumerate(self._there) if there)
@@ -48,7 +44,7 @@ class Places:
 
 @dataclass(slots=True)
 class Journal:
-    """The one writer of a run. Every row is on disk when `append` or `extend` returns."""
+    """The one writer of a run. Every row is on disk when `extend` returns."""
 
     dataset: DataSet
     record: RunRecord
@@ -58,14 +54,16 @@ class Journal:
     _rows: int = field(init=False, default=0)
     _number: int = field(init=False, default=0)
 
-    def append(self, cells: Mapping[str, Any]) -> None:
-        """Add a row. Raises InputError if the disk is full."""
-        self.extend({int(cells["order"]): journal_line(cells)})
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return JOURNAL_COLUMNS
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self.record.provenance
 
     def extend(self, lines: Mapping[int, str]) -> None:
-        """Add lines from `journal_line` by their positions, all or none. Raises InputError if the disk is
-        full.
-        """
+        """Add lines by their positions, all or none. Raises InputError if the disk is full."""
         if self._log is None:
             self._number = 1 + max((part.number for part in self.record.parts), default=-1)
             self._log = RowLog.create(self._path, JOURNAL_COLUMNS)
@@ -84,9 +82,9 @@ class Journal:
         self._log, self._rows = None, 0
         self.record = _sealed(self.dataset, self.record, self._path)
 
-    def note(self, **changes: Mapping[str, Any]) -> None:
-        """Update the run's record: `provenance` or `card_remarks`."""
-        self.record = replace(self.record, **changes)  # type: ignore[arg-type]
+    def note(self, provenance: Mapping[str, Any], card_remarks: Mapping[str, str]) -> None:
+        """Update the run's record."""
+        self.record = replace(self.record, provenance=provenance, card_remarks=card_remarks)
         self.dataset.write_record(self.record)
 
     @property
@@ -119,6 +117,7 @@ def taken_up(dataset: DataSet, sweep: str) -> Iterator[Journal]:
         for part in journal.record.parts:
             for place in dataset.column(part, "order"):
                 journal.done.add(place)
+        journal.note(gone_on_with(journal.provenance), journal.record.card_remarks)
         yield journal
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gemm_model.bench.runner import DEATHS
 from gemm_model.core.errors import GemmModelError, InputError, PartialResultError
 from gemm_model.fleet.cluster import offered
 
@@ -24,9 +25,6 @@ AHEAD = 2
 """Tasks in flight for each unit of the resource [1]; sweeps; chosen: one runs, one waits."""
 GATHERED = 256
 """Most tasks whose results are gathered at once [1]; sweeps; chosen: the others wait with their workers."""
-DEATHS = 5
-"""Deaths of its workers after which a task is given up [1]; sweeps; chosen. Dask blames each task that a dead
-worker held, so the last one has to happen while the task is alone."""
 LOOK_EVERY_S = 1.0
 """Time between two looks at the workers and the scheduler's health [s]; sweeps; chosen."""
 NO_WORKER_LIMIT_S = 600.0

@@ -6,6 +6,7 @@ This module needs no GPU and no CUDA library: the memory-hierarchy model reads i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError
@@ -105,9 +106,9 @@ class SimtKernel:
     @property
     def config(self) -> KernelConfig:
         """The benchmark's view of the kernel: `mma_m` x `mma_n` is the tile of one warp."""
-        tile = {"cta_m": self.cta_m, "cta_n": self.cta_n, "cta_k": self.cta_k or AUTO}
-        warp = {"mma_m": self.blocking.warp_m, "mma_n": self.blocking.warp_n}
-        return KernelConfig(kernel="simt", stages=self.stages or AUTO, swizzle=1, **tile, **warp)
+        tile: dict[str, Any] = {"cta_m": self.cta_m, "cta_n": self.cta_n, "cta_k": self.cta_k or AUTO}
+        tile |= {"mma_m": self.blocking.warp_m, "mma_n": self.blocking.warp_n}
+        return KernelConfig(kernel="simt", stages=self.stages or AUTO, swizzle=1, **tile)
 
 
 LADDER = tuple(
