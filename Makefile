@@ -71,11 +71,11 @@ oldest:
 	$(PIP_INSTALL) --editable '.[test]'
 	touch .venv/package-installed $@
 
-# The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU. FlashInfer comes
-# alone: what its reader of tuning caches imports comes with the others, and the rest is much larger.
+# The benchmark extra is installed too: its kernels are compiled in the tests, which needs no GPU. FlashInfer and
+# Vidur come alone: what their readers of tables import comes with the others, and the rest is much larger.
 .venv/checks-installed: .venv/bin/python pyproject.toml constraints-test.txt
 	$(PIP_INSTALL) --constraint constraints-test.txt --editable '.[dev]'
-	$(PIP_INSTALL) --constraint constraints-test.txt --no-deps flashinfer-python
+	$(PIP_INSTALL) --constraint constraints-test.txt --no-deps flashinfer-python 'vidur; python_version < "3.14"'
 	touch .venv/package-installed .venv/tests-installed $@
 
 .venv/docs-installed: .venv/package-installed

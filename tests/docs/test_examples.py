@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gemm_model.serving import planner_tables
+
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BURST = EXAMPLES.parent / "data/measurements/h200/burst.csv.gz"
@@ -25,15 +27,18 @@ OUT = {
     "fill_quack_cache": r"(.* GemmConfig\(.*device_capacity=9.*\n){4}4 products, 8 files",
     "order_cutlass_operators": r"(gemm-model: .* us\n){4}(nvMatmulHeuristics: .* us\n){4}",
     "plan_a_deployment": r"first token (\d+) ms, then (.*) ms a token",
+    "simulate_with_vidur": r"\n2048 tokens: (.*) ms\n8 tokens: (.*) ms\n$",
 }
 """What each prints."""
-PACKAGES = ("aiconfigurator", "cutlass.operators", "nvMatmulHeuristics", "quack", "torch", "triton")
+PACKAGES = ("aiconfigurator", "cutlass.operators", "nvMatmulHeuristics", "quack", "torch", "triton", "vidur")
 """Which of them a script needs, its text says."""
 ROOM = {
     # Half the SMs and two thirds of the memory.
     "add_a_gpu": lambda known, smaller: 1.5 < smaller / known < 2.5,
     # 2,048 tokens of 16 GFLOP at 90 to 362 TFLOP/s; 16 GB of weights at 864 GB/s and at half of it.
     "plan_a_deployment": lambda first, each: 90 < first < 370 and 18.5 < each < 37,
+    # Without the tokens' vocabulary: 14 GFLOP a token, 14 GB of weights.
+    "simulate_with_vidur": lambda first, each: 79 < first < 320 and 16.2 < each < 32.4,
 }
 """What the numbers of a pattern lie in."""
 
@@ -52,6 +57,7 @@ def test_an_example_prints_what_it_is_about(name, monkeypatch, capsys, tmp_path)
             pytest.importorskip(package, reason=f"the example needs {package}")
     monkeypatch.setattr(sys, "argv", [name])
     monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(planner_tables, "STEP", 2)
     if name == "calibrate_from_a_table":
         rows = pd.read_csv(BURST, dtype=str, keep_default_na=False)
         rows = rows[(rows["cta_m"] != "") & (rows["in_dtype"] == "bf16")]

@@ -79,8 +79,8 @@ def test_the_grid_holds_a_model_s_own_products():
 
 @pytest.fixture
 def small(monkeypatch):
-    sizes = {"BATCHES": (1, 4), "LENGTHS": (64, 256), "TOKENS": (4, 64), "VIDUR_TOKENS": (32,)}
-    for name, values in sizes.items():
+    sizes = {"BATCHES": (1, 4), "LENGTHS": (64, 256), "TOKENS": (4, 64)}
+    for name, values in (sizes | {"LONGEST": 512, "CHUNK": 256, "REQUESTS": 4, "STEP": 4}).items():
         monkeypatch.setattr(planner_tables, name, values)
 
 
@@ -143,8 +143,10 @@ def test_vidur_reads_a_layer_by_operator(tmp_path, small):
     (tmp_path / "tiny.json").write_text(json.dumps(MODEL))
     words = ["emit", "vidur", "--gpu", "h200", "--node-gpus", "2", "--model", str(tmp_path / "tiny.json")]
     assert main([*words, "--output", str(tmp_path / "out")]) == 0
-    folder = tmp_path / "out/compute/h200/tiny"
-    layers, attention = (pd.read_csv(folder / f"{name}.csv") for name in ("mlp", "attention"))
+    (folder,) = (tmp_path / "out").rglob("predicted")
+    layers, attention = (pd.read_csv(folder / f"{name}.csv.xz") for name in ("mlp", "attention"))
+    assert layers["num_tokens"].tolist() == 2 * [8, 32, 128, 512]
+    layers = layers.query("num_tokens == 32").reset_index()
     assert layers["num_tensor_parallel_workers"].tolist() == [1, 2]
     ranker = Ranker("h200", family="cublas", options={"regime": "sustained", "l2": "written"})
     for name, n, k in (("attn_pre_proj", 384, 512), ("mlp_up_proj", 1024, 512), ("mlp_down_proj", 512, 512)):

@@ -5,19 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_write, check_folder_writable
+from gemm_model.core.files import check_folder_writable
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.document import Document
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 AICONFIGURATOR, VIDUR = ("aiconfigurator", "vidur")
 
@@ -63,31 +58,23 @@ def _aiconfigurator(
     planner.require_pyarrow()
     own = planner_tables.products_of(models, args.node_gpus)
     sizes = planner.grid(own) if args.input is None else read_table(args.input)
-    backend = planner.Backend(name=args.backend, version=args.backend_version)
     system = planner.system_of(gpu, args.memory_gib, args.node_gpus, args.link_gb_per_s)
     steps = len(sizes) * len(planner.GEMM_TYPES)
     rows = [*planner_tables.aiconfigurator_rows(models, gpu, args.node_gpus)]
     with common.progress("predicting", steps + len(rows)) as advance:
         tables = {"gemm_perf": planner.gemm_table(gpu, sizes, advance)}
         tables |= planner_tables.tables_of(rows, advance)
-    return planner.write_system(args.output, gpu, system, tables, backend), sum(map(len, tables.values()))
+    files = planner.write_system(args.output, gpu, system, tables, (args.backend, args.backend_version))
+    return files, sum(map(len, tables.values()))
 
 
 def _vidur(args: argparse.Namespace, gpu: GpuSpec, models: Sequence[ModelShapes]) -> tuple[list[Path], int]:
-    """`compute/GPU/MODEL/mlp.csv` and `attention.csv` below --output; MODEL is the config's own name or folder."""
-    from gemm_model.serving import planner_tables
+    from gemm_model.integrations.vidur import model_name, write_dataset
+    from gemm_model.serving.planner_tables import tables_of, vidur_rows
 
-    files: dict[Path, pd.DataFrame] = {}
-    rows = {
-        name: [*planner_tables.vidur_rows(model, gpu, args.node_gpus)]
-        for name, model in zip(common.listed(args.model), models, strict=True)
-    }
+    names = map(model_name, common.listed(args.model))
+    rows = {name: [*vidur_rows(each, gpu, args.node_gpus)] for name, each in zip(names, models, strict=True)}
     with common.progress("predicting", sum(map(len, rows.values()))) as advance:
-        for name, of_model in rows.items():
-            path = Path(name) if Path(name).is_dir() else Path(name).with_suffix("")
-            place = args.output / "compute" / gpu.name / path.name
-            for table, found in planner_tables.tables_of(of_model, advance).items():
-                files[place / f"{table}.csv"] = found
-    for path, found in files.items():
-        atomic_write(path, found.to_csv(index=False))
-    return list(files), sum(map(len, files.values()))
+        tables = {name: tables_of(of_model, advance) for name, of_model in rows.items()}
+    files = [file for name in tables for file in write_dataset(args.output, gpu, name, tables[name])]
+    return files, sum(map(len, rows.values()))

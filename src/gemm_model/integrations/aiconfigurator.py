@@ -7,7 +7,6 @@ Written for aiconfigurator 0.12, whose `--systems-paths` takes a folder with `NA
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,11 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_path, atomic_write
-from gemm_model.core.gpu import GpuSpec, as_gpu
+from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.kernels.registry import TORCH_FAMILY
 
+Tables = Mapping[str, pd.DataFrame]
 GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
 """aiconfigurator's names of operand types, and ours."""
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -35,14 +35,6 @@ CALLS, TIMED = 72, 36
 """Calls of a product that its collectors run without a rest, and the last of them, which they time [1]: 12 and 6
 rounds of six layers; collector/vllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
 TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """A serving engine whose tables aiconfigurator keeps apart, and its version."""
-
-    name: str = "vllm"
-    version: str = "0.24.0"
 
 
 def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s: float) -> dict[str, Any]:
@@ -70,15 +62,8 @@ def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s:
     }
 
 
-def gemm_table(
-    gpu: GpuSpec | str, sizes: pd.DataFrame | None = None, advance: Callable[[int], None] = lambda _: None
-) -> pd.DataFrame:
-    """`gemm_perf.parquet`: latency [ms] of the library's call for each type and size.
-
-    `sizes` has columns m, n, k; None takes a grid of those that models have.
-    """
-    spec = as_gpu(gpu)
-    sizes = grid() if sizes is None else sizes
+def gemm_table(spec: GpuSpec, sizes: pd.DataFrame, advance: Callable[[int], None]) -> pd.DataFrame:
+    """`gemm_perf.parquet`: latency [ms] of the library's call for each type and size (columns m, n, k)."""
     parts = []
     for name, dtype in GEMM_TYPES.items():
         asked = sizes.assign(in_dtype=dtype, out_dtype="bf16")
@@ -134,21 +119,21 @@ def family_of_table(name: str) -> str:
 
 
 def write_system(
-    folder: Path, gpu: GpuSpec, system: dict[str, Any], tables: Mapping[str, pd.DataFrame], backend: Backend
+    folder: Path, gpu: GpuSpec, system: dict[str, Any], tables: Tables, backend: tuple[str, str]
 ) -> list[Path]:
-    """Write a system and its tables by name below `folder`, for `--systems-paths default,FOLDER`; the files.
+    """Write a system and a serving engine's tables by name below `folder`, for `--systems-paths default,FOLDER`.
 
-    Raises MissingExtraError without pyarrow.
+    `backend` is the engine's name and version. Returns the files.
     """
-    require_pyarrow()
+    engine, version = backend
     description = folder / f"{Path(system['data_dir']).name}.yaml"
-    runtime = {"framework": backend.name, "version": backend.version}
+    runtime = {"framework": engine, "version": version}
     meta = {"schema_version": 1, "provenance": "gemm-model, predicted", "runtime": runtime}
     device = (gpu.device_names or (gpu.name,))[0]
-    labels = {"framework": backend.name.upper(), "version": backend.version, "device": device}
+    labels = {"framework": engine.upper(), "version": version, "device": device}
     files = []
     for family in dict.fromkeys(family_of_table(name) for name in tables):
-        place = folder / system["data_dir"] / family / backend.name / backend.version
+        place = folder / system["data_dir"] / family / engine / version
         names = [name for name in tables if family_of_table(name) == family]
         for name in names:
             files.append(place / f"{name}.parquet")

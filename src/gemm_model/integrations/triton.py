@@ -54,11 +54,9 @@ class TritonPerfModel:
     output_tile_in_smem: bool = False
 
     def __call__(self, **arguments: Any) -> float:
-        batch = _batch(arguments, self.dtype)
-        if not fits(batch, num_warps(arguments), self.gpu, output_tile_in_smem=self.output_tile_in_smem):
-            return float("inf")
+        batch = self._fitting(arguments)
         try:
-            return float(self.model.predict_batch(batch).runtime_us[0])
+            return float("inf") if batch is None else float(self.model.predict_batch(batch).runtime_us[0])
         except RefusedKernelError:
             return float("inf")
 
@@ -66,13 +64,16 @@ class TritonPerfModel:
         self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any
     ) -> list[Any]:
         """The configurations that fit; all of them where none does, because Triton needs at least one."""
-        kept = []
-        for config in configs:
-            arguments = {**named_args, **kwargs, **config.all_kwargs()}
-            batch = _batch(arguments, self.dtype)
-            if fits(batch, num_warps(arguments), self.gpu, output_tile_in_smem=self.output_tile_in_smem):
-                kept.append(config)
+        given = {**named_args, **kwargs}
+        kept = [each for each in configs if self._fitting({**given, **each.all_kwargs()}) is not None]
         return kept or list(configs)
+
+    def _fitting(self, arguments: Mapping[str, Any]) -> GemmBatch | None:
+        """A batch of the one kernel; None where it does not fit."""
+        batch = batch_of([(problem_from(arguments, self.dtype), config_from(arguments))])
+        warps = _whole(arguments.get("num_warps") or DEFAULT_NUM_WARPS, "num_warps")
+        fit = fits(batch, warps, self.gpu, output_tile_in_smem=self.output_tile_in_smem)
+        return batch if fit else None
 
 
 def triton_perf_model(
@@ -93,23 +94,11 @@ def triton_perf_model(
 
 
 def prune_configs_by(
-    gpu: GpuSpec | str | Path = "h200",
-    *,
-    top_k: int | float = 4,
-    model: str = DEFAULT_MODEL,
-    options: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    output_tile_in_smem: bool = False,
+    gpu: GpuSpec | str | Path = "h200", *, top_k: int | float = 4, **how: Any
 ) -> dict[str, Any]:
-    """The whole `prune_configs_by` argument of `triton.autotune`."""
-    perf_model = triton_perf_model(
-        gpu, model=model, options=options, dtype=dtype, output_tile_in_smem=output_tile_in_smem
-    )
+    """The whole `prune_configs_by` argument of `triton.autotune`; `how` as `triton_perf_model` takes it."""
+    perf_model = triton_perf_model(gpu, **how)
     return {"perf_model": perf_model, "top_k": top_k, "early_config_prune": perf_model.early_config_prune}
-
-
-def _batch(arguments: Mapping[str, Any], dtype: str | None) -> GemmBatch:
-    return batch_of([(problem_from(arguments, dtype), config_from(arguments))])
 
 
 def problem_from(arguments: Mapping[str, Any], dtype: str | None = None) -> GemmProblem:
@@ -158,10 +147,6 @@ def fits(batch: GemmBatch, warps: int, gpu: GpuSpec, *, output_tile_in_smem: boo
     accumulators = 0.0 if gpu.tmem_columns else tile / (warps * THREADS_PER_WARP)
     spilled = accumulators + compiled_code("triton").working_registers > gpu.registers_per_thread
     return smem_bytes <= gpu.smem_bytes_per_cta and not spilled
-
-
-def num_warps(arguments: Mapping[str, Any]) -> int:
-    return _whole(arguments.get("num_warps") or DEFAULT_NUM_WARPS, "num_warps")
 
 
 def _meta(arguments: Mapping[str, Any], name: str, default: int | None = None) -> int:

@@ -1,11 +1,12 @@
 """Operators of given models as planners' tables hold them: attention and experts of aiconfigurator, layers of Vidur.
 
 aiconfigurator 0.12 times what a layer of vLLM runs: attention with the cache's writes, experts with their activation
-and sum. Vidur (2024) reads `mlp.csv` and `attention.csv` of a model: medians [ms] by operator.
+and sum. Vidur reads tables `mlp` and `attention` of a model: medians [ms] by operator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,18 +35,19 @@ from gemm_model.serving.model_time import Card
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 """Sequences, and keys of each, of the tables; planners interpolate between them."""
-LONGEST = 2**15
-"""Longest sequence of Vidur's tables [tokens]."""
+LONGEST, CHUNK, REQUESTS = 2**15, 2**13, 128
+"""Longest sequence and part of a prefill of Vidur's tables [tokens], most sequences that decode [1]; its profiler's."""
+STEP = 2 ** (1 / 6)
+"""Ratio of neighbouring sizes of Vidur's tables [1]; chosen: its forests, which make steps, are then 1 to 3 % off."""
 MOST_NEW, MOST_KEYS = 2**17, 2**20
 """Most new tokens of a prefill and most keys of a decode [tokens]; those of aiconfigurator's own tables."""
 PAGE = 64
 """Keys of a page [keys]; aiconfigurator 0.12, its collector of vLLM's attention."""
-VIDUR_TOKENS = (*(2**power for power in range(6)), *range(64, 1024, 64), *range(1024, 4097, 256))
 VIDUR_PARTS = {
     **{"qkv": "attn_pre_proj", "output projection": "attn_post_proj", "down": "mlp_down_proj"},
     **{"gate-up": "mlp_up_proj", "up": "mlp_up_proj"},
 }
-"""Token counts of Vidur's layers, whose forests make steps between rows, and its names of products."""
+"""Vidur's names of products."""
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
 """aiconfigurator's skewed routings, and their exponents: an expert's share is drawn from such a distribution."""
@@ -217,29 +219,36 @@ def vidur_rows(model: ModelShapes, gpu: GpuSpec, cards: int) -> Iterator[tuple[s
     writes are a small kernel's own time and the bytes that they move. Raises InputError for a model with
     experts or latent attention.
     """
-    if model.experts is not None or not isinstance(model.attention, Attention) or model.linear_layers:
+    own = model.attention
+    if model.experts is not None or not isinstance(own, Attention) or model.linear_layers:
         raise InputError(f"{model.model_type}: Vidur's tables hold dense layers with softmax attention only")
     card = Card(gpu, SUSTAINED, "uniform")
     for ranks in _powers_of_two(cards):
-        if model.attention.heads % ranks or model.dense_size % ranks:
+        if own.heads % ranks or model.dense_size % ranks:
             continue
-        for tokens in VIDUR_TOKENS:
-            yield "mlp", partial(_vidur_layer, card, model, tokens, ranks)
-        for queries, keys in product((0, *LENGTHS), (0, *LENGTHS)):
-            for batch in (1,) if queries else BATCHES:
-                if queries + keys in range(1, LONGEST + 1):
-                    step = Step(batch=batch, queries=queries or 1, keys=keys + queries)
-                    yield "attention", partial(_vidur_attention, card, model, step, queries, ranks)
+        layer, heads = (partial(make, card, model, own, ranks) for make in (_vidur_layer, _vidur_heads))
+        yield from (("mlp", partial(layer, tokens)) for tokens in _steps(8, LONGEST))
+        cached = _steps(256, LONGEST)
+        for batch, keys in product(_steps(1, REQUESTS), cached):
+            yield "attention", partial(heads, Step(batch=batch, keys=keys))
+        for chunk, keys in product(_steps(32, CHUNK), (0, *cached)):
+            if chunk + keys <= LONGEST:
+                yield "attention", partial(heads, Step(queries=chunk, keys=keys + chunk))
 
 
-def _vidur_layer(card: Card, model: ModelShapes, tokens: int, ranks: int) -> dict[str, Any]:
+def _steps(unit: int, most: int) -> list[int]:
+    """Multiples of `unit`, to which Vidur rounds, up to `most`."""
+    count = round(math.log(most / unit, STEP)) + 1
+    return [*dict.fromkeys(unit * round(each) for each in np.geomspace(1, most / unit, count))]
+
+
+def _vidur_layer(card: Card, model: ModelShapes, own: Attention, ranks: int, tokens: int) -> dict[str, Any]:
     step = Step(queries=tokens, keys=tokens)
     parts = parts_of(model, step, Parallelism(tensor=ranks))
-    own = model.attention
     times_us = {
         VIDUR_PARTS[each.name]: card.predicted(each.work)[0] for each in parts if each.name in VIDUR_PARTS
     }
-    kv_heads = max(own.kv_heads // ranks, 1) if isinstance(own, Attention) else own.heads
+    kv_heads = max(own.kv_heads // ranks, 1)
     moved = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), 2 * model.hidden)
     moved |= {"mlp_act": (3 if model.gated else 2) * model.dense_size // ranks, "add": 3 * model.hidden}
     moved |= {"attn_rope": 2 * (own.heads // ranks + kv_heads) * own.head_dim}
@@ -247,20 +256,19 @@ def _vidur_layer(card: Card, model: ModelShapes, tokens: int, ranks: int) -> dic
     times_us |= {
         name: beside_us + _elementwise_us(card.gpu, 2.0 * tokens * each) for name, each in moved.items()
     }
-    sizes = {"n_head": own.heads, "n_kv_head": own.kv_heads if isinstance(own, Attention) else own.heads}
+    sizes = {"n_head": own.heads, "n_kv_head": own.kv_heads}
     sizes |= {"n_embd": model.hidden, "n_expanded_embd": model.dense_size, "vocab_size": model.vocabulary}
     sizes |= {"num_tokens": tokens, "num_tensor_parallel_workers": ranks}
     return {**_medians(times_us), **sizes, "use_gated_mlp": model.gated}
 
 
-def _vidur_attention(card: Card, model: ModelShapes, step: Step, chunk: int, ranks: int) -> dict[str, Any]:
-    own = model.attention
+def _vidur_heads(card: Card, model: ModelShapes, own: Attention, ranks: int, step: Step) -> dict[str, Any]:
+    chunk = 0 if step.phase == "decode" else step.queries
     (part,) = [each for each in parts_of(model, step, Parallelism(tensor=ranks)) if each.name == "attention"]
-    kv_heads = own.kv_heads if isinstance(own, Attention) else own.heads
-    saved_us = room_numbers("serving").small_kernel_us
-    saved_us += _elementwise_us(card.gpu, 8.0 * step.tokens * max(kv_heads // ranks, 1) * own.head_dim)
+    saved_bytes = 8.0 * step.tokens * max(own.kv_heads // ranks, 1) * own.head_dim
+    saved_us = room_numbers("serving").small_kernel_us + _elementwise_us(card.gpu, saved_bytes)
     name = "attn_prefill" if chunk else "attn_decode"
-    sizes = {"n_embd": model.hidden, "n_q_head": own.heads, "n_kv_head": kv_heads, "block_size": 16}
+    sizes = {"n_embd": model.hidden, "n_q_head": own.heads, "n_kv_head": own.kv_heads, "block_size": 16}
     sizes |= {"num_tensor_parallel_workers": ranks, "max_model_len": LONGEST, "batch_size": step.batch}
     sizes |= {"prefill_chunk_size": chunk, "kv_cache_size": step.keys - chunk}
     times_us = {name: card.predicted(part.work)[0], "attn_kv_cache_save": saved_us}
