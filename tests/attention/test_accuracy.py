@@ -56,8 +56,8 @@ def test_decode_with_and_without_splits(unseen):
 
 
 def test_without_a_number_fitted_to_attention(unseen):
-    # Instructions as counted; stores of QuACK's GEMMs; units that hide all but the longest; a GEMM's current.
-    others = {"score_slots": 5.1, "store_bytes_per_clk": 22.3, "overlap_order": 20.0, "mma_current": 1.0}
+    # Stores of QuACK's GEMMs; units that hide all but the longest; a GEMM's current.
+    others = {"store_bytes_per_clk": 22.3, "overlap_order": 20.0, "mma_current": 1.0}
     model = AttentionModel(load_gpu("h200"), room_numbers("attention").having(**others, length_clk=0.0))
     for rows, worst in ((unseen[_prefill(unseen)], 0.065), (unseen[~_prefill(unseen)], 0.07)):
         error = np.abs(predict_attention_frame(rows, model).runtime_us / rows["runtime_us"] - 1.0)
@@ -85,8 +85,8 @@ def torch_rows():
 @pytest.mark.parametrize("kernel", ["cudnn_attention", "flash_attention_2"])
 def test_what_torch_runs_by_kernel_name(torch_rows, kernel):
     rows = torch_rows[torch_rows["kernel"] == kernel]
-    assert rows["error"].mean() < 0.07
-    assert rows.loc[rows["seq_q"] > 256, "error"].mean() < 0.055
+    assert rows["error"].mean() < 0.055
+    assert rows.loc[rows["seq_q"] > 256, "error"].mean() < 0.04
     assert rows.loc[rows["seq_q"] == 1, "error"].mean() < 0.07
 
 
@@ -97,7 +97,7 @@ def test_a_card_that_no_number_has_seen():
     prefill = own & (pd.to_numeric(found["seq_q"]) > 256)
     assert error[prefill].mean() < 0.05
     assert error[own & ~prefill].mean() < 0.06
-    assert error[~own].mean() < 0.08
+    assert error[~own].mean() < 0.065
 
 
 def test_pages_cost_what_copying_their_rows_does():

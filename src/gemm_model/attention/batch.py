@@ -48,6 +48,7 @@ class AttentionBatch:
     turns: BoolArray
     head_dim_step: FloatArray
     readers: FloatArray
+    softmax: FloatArray
     persistent: BoolArray
     searches: BoolArray
     """Whether CTAs look up their sequence and its lengths."""
@@ -112,7 +113,7 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
         *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
         *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
         *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
-        *(kernel.readers, kernel.persistent, bool(problem.lengths) or paged),
+        *(kernel.readers, kernel.softmax, kernel.persistent, bool(problem.lengths) or paged),
         *(paged and problem.page_size != config.tile_n, config.exp_emulated),
         *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
     )

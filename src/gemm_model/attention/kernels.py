@@ -57,6 +57,8 @@ class AttentionKernel:
     """Whether a CTA takes one tile after the other, by a counter that a memset sets before each launch."""
     narrow_ctas: int = CTAS_AN_SM
     """CTAs that an SM holds for head sizes up to 64, where each group is its own CTA."""
+    softmax: float = 1.0
+    """Instructions for each score over flash-attn-4's `score_slots`; counted (`attention_counters_torch`)."""
 
     @property
     def turns(self) -> bool:
@@ -70,9 +72,9 @@ FLASH3 = replace(SM90, name="flash_attention_3", persistent=True)
 FLASH_SM90 = (SM90, FLASH3)
 SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128))
 CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64)
-CUDNN = replace(CUDNN, persistent=True)
+CUDNN = replace(CUDNN, persistent=True, softmax=1.34)
 CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4)
-FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4)
+FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4, softmax=2.07)
 _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
     ("flash_attention", "sm100"): SM100,

@@ -60,6 +60,8 @@ class Demand:
     """Groups, slots of a ring and overlap of each pipeline, and its rows."""
     qk: FloatArray
     pv: FloatArray
+    math: FloatArray
+    """Time of both products' rows that hold queries at the tensor cores' own rate; zeros draw no current."""
     softmax: FloatArray
     exponentials: FloatArray
     masked: FloatArray
@@ -74,8 +76,6 @@ class Demand:
     """Bytes of Q of a tile."""
     store_bytes: FloatArray
     """Bytes of O of a tile."""
-    filled: FloatArray
-    """Share of tile rows that hold queries; MMAs on the others multiply zeros, which draw no current."""
     tiles: FloatArray
     """Units of work of an SM: one CTA, or the CTAs that share an SM."""
     starts: FloatArray
@@ -128,6 +128,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     special = (1.0 - batch.emulated) / silicon.exponentials_per_clk
     exponential = np.maximum(special, batch.emulated * EMULATION_SLOTS / LANES)
     tiles = np.ceil(ctas / loaders)
+    filled = batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
     return Demand(
         batch=batch,
@@ -137,8 +138,9 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         pipelines=_pipelines(batch, groups),
         qk=silicon.drain_clk + product_clk((rows, batch.tile_n, dim), qk_bytes),
         pv=product_clk((rows, dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
+        math=2.0 * scores * filled * (dim + dim_v) / silicon.flop_per_clk,
         softmax=silicon.round_trip_clk + 0.0 * scores,
-        exponentials=scores * (numbers.score_slots / LANES + exponential),
+        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
         copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
         correction=rows * dim_v * numbers.output_slots / LANES + through_smem / silicon.smem_bytes_per_clk,
@@ -146,7 +148,6 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
         start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
         store_bytes=groups * rows * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0),
-        filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
         tiles=tiles,
         starts=np.where(batch.persistent, once, 1.0),
         edges=masked(batch),
@@ -176,8 +177,8 @@ def _product_clk(
     """
     rows, columns, depth = extent
     own_rate = batch.turns | (silicon.gpu.kernel_architecture not in ("sm90", "sm100"))
-    rate_share = np.where(own_rate, 1.0, numbers.mma_sync_share)
-    math_clk = 2.0 * rows * columns * depth / (silicon.flop_per_clk * rate_share)
+    rate = np.minimum(silicon.flop_per_clk, np.where(own_rate, np.inf, numbers.mma_sync_flop_per_clk))
+    math_clk = 2.0 * rows * columns * depth / rate
     read_clk = read / silicon.smem_bytes_per_clk
     beside = smooth_maximum(math_clk, read_clk, numbers.overlap_order)
     return np.where(batch.readers > 1.0, beside, np.maximum(math_clk, read_clk))
@@ -321,8 +322,7 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail_clk, 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
     dealt = of_lengths(batch, sms, tile_clk)
-    last = np.where(dealt > 0.0, share * dealt, last)
-    return full, share * mean, np.maximum(last, 0.0)
+    return full, share * mean, np.maximum(np.where(dealt > 0.0, share * dealt, last), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ class AttentionModel:
     def _clock(self, demand: Demand, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
         silicon = demand.silicon
         blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
-        math = blocks * (demand.qk - silicon.drain_clk + demand.pv) * demand.filled / (busy_us * clock)
+        math = blocks * demand.math / (busy_us * clock)
         l2, dram = demand.l2_bytes / silicon.l2_bytes_per_us, demand.dram_bytes / silicon.dram_bytes_per_us
         rested = silicon.clock_mhz(self.numbers.mma_current * math, l2 / busy_us, dram / busy_us, busy_us)
         if not self.settled:
