@@ -106,7 +106,7 @@ def test_what_cannot_run_says_why_in_one_sentence(dtype, tile, others, name, wor
     assert reason is not None
     assert word in reason
     assert "\n" not in reason
-    assert not feasible_mask(batch_of([(problem, kernel)]), gpu, family_of("auto", gpu))[0]
+    assert not feasible_mask(batch_of([(problem, kernel)]), gpu, family_of(kernel.kernel, gpu))[0]
 
 
 def test_stream_k_leaves_no_k_to_split():

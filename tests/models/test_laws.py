@@ -17,8 +17,9 @@ from gemm_model import GemmProblem, load_gpu
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names
-from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
+from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import families
 from gemm_model.models import create_model
 from gemm_model.tables.table import batch_from_frame
@@ -152,13 +153,12 @@ def of_narrower(named, free, ranker, narrower):
     for words, some in ((", slow sums", short), (", QuACK on sm120", blocks), ("", ~short & ~blocks)):
         yield f"best: narrower{words}", wide[some], narrow[some]
     kernels = named.assign(cta_k=0, stages=0)
-    for regime in ("burst", "graph"):
-        model = create_model("KernelModel", ranker.gpu, {"regime": regime})
-        try:
-            found = model.predict_batch(batch_from_frame(kernels.assign(in_dtype=narrower), needs_tile=True))
-        except RefusedKernelError:  # a tile that narrower types do not have
-            return
-        spills, wide = found.details["spilled_registers"] > 0, times_us(kernels, ranker.gpu, regime=regime)
+    narrow = batch_from_frame(kernels.assign(in_dtype=narrower), needs_tile=True)
+    offered = runnable_mask(narrow, ranker.gpu, ranker.families[0])
+    for regime in ("burst", "graph") if offered.any() else ():
+        found = create_model("KernelModel", ranker.gpu, {"regime": regime}).predict_batch(narrow[offered])
+        spills = found.details["spilled_registers"] > 0
+        wide = times_us(kernels[offered], ranker.gpu, regime=regime)
         yield "named: narrower", wide[~spills], found.runtime_us[~spills]
         if ranker.gpu.name == "h200":
             yield SPILLS, found.runtime_us[spills], wide[spills]

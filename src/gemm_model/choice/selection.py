@@ -173,11 +173,10 @@ class Ranker:
 
     def _offers(self, problem: GemmProblem) -> _Spaces:
         key = types_of(problem), asked_of(problem)
-        found = self._spaces.get(key)
-        if found is None:
+        if key not in self._spaces:
             require_known(self.model, beyond_plain=not problem.plain)
-            found = self._spaces[key] = self._look_for_spaces(*key)
-        return found
+            self._spaces[key] = self._look_for_spaces(*key)
+        return self._spaces[key]
 
     def _look_for_spaces(self, types: GemmProblem, asked: tuple[str, ...]) -> _Spaces:
         spaces: list[CandidateSpace] = []

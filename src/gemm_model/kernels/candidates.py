@@ -96,10 +96,9 @@ class CandidateSpace:
         return len(self) // self.family.space.orders_per_kernel
 
     def candidate(self, index: int) -> Candidate:
-        found = self._built.get(index)
-        if found is None:
-            found = self._built[index] = self._candidate(index)
-        return found
+        if index not in self._built:
+            self._built[index] = self._candidate(index)
+        return self._built[index]
 
     def _candidate(self, index: int) -> Candidate:
         whole: dict[str, Any] = {name: int(self.kernel[name][index]) for name in COUNTS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
+from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, is_multiple, negated, one_of, where
 from gemm_model.core.kernel_config import AUTO, PINGPONG, TWO_CTA
 from gemm_model.kernels import warpgroup_mma
@@ -13,21 +14,28 @@ def offers_sm90_tile(batch: GemmBatch) -> Flags:
     """Whether nvjet has the tile: MMAs of m64nN with N a multiple of 8, rows along either extent of the tile.
 
     Tiles seen by name: 8x64 to 8x512, 64x96, 64x112, 128x144, 128x320, 64x448 (cta_m x cta_n: cuBLAS computes
-    D^T and names the extent along n first).
+    D^T and names the extent along n first). None of 19,111 measured kernels has more accumulators a warpgroup
+    than a ping-pong tile may have, and so none spills.
     """
     m, n = batch.cta_m, batch.cta_n
     along_m = is_multiple(m, 64.0) & is_multiple(n, 8.0)
     along_n = is_multiple(n, 64.0) & is_multiple(m, 8.0)
-    return (along_m | along_n) & (m <= 512) & (n <= 512)
+    return (along_m | along_n) & (m <= 512) & (n <= 512) & _holds(batch, sm90_warpgroups(batch))
+
+
+def _holds(batch: GemmBatch, warpgroups: Values) -> Flags:
+    """Whether the warpgroups have the tile's accumulators: two sets for slow fp8 sums."""
+    slow = (batch.math_kind == MATH_KINDS.index("fp8")) & negated(batch.fast_accum)
+    most = room_numbers("kernels").cublas_pingpong_accumulators * warpgroups
+    held: Flags = where(slow, 2.0, 1.0) * batch.cta_m * batch.cta_n <= most
+    return held
 
 
 def in_its_schedule(batch: GemmBatch) -> Flags:
     """Whether the schedule is the tile's own: ping-pong if one warpgroup's registers hold it, else
     cooperative.
     """
-    sets = where((batch.a_bits == 8) & negated(batch.fast_accum), 2.0, 1.0)
-    too_large = sets * batch.cta_m * batch.cta_n > room_numbers("kernels").cublas_pingpong_accumulators
-    fits: Flags = too_large ^ (batch.schedule == PINGPONG)
+    fits: Flags = _holds(batch, 1.0) == (batch.schedule == PINGPONG)
     return fits
 
 
@@ -39,8 +47,7 @@ def sm90_splits_columns(batch: GemmBatch, warpgroups: Values) -> Flags:
     """Whether warpgroups share the columns of a tile: those of 64 rows. Names (coopB) say so of 192 and 320
     rows too, which makes no difference in error.
     """
-    one_group_of_rows: Flags = batch.cta_m == 64
-    return (warpgroups > 1) & one_group_of_rows
+    return (warpgroups > 1) & one_of(batch.cta_m, (64.0,))
 
 
 def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
