@@ -294,6 +294,12 @@ def test_what_a_call_returned_changes_no_later_call():
             numbers.clear()
         assert pickle.loads(pickle.dumps(numbers)) == numbers == before
     assert gemm_model.rank(problem, "h200", 2).best.prediction == best
+    row = {"m": 1024, "n": 1024, "k": 1024, "in_dtype": "bf16", "cta_m": 128, "cta_n": 128}
+    tables = [
+        gemm_model.predict_table(pd.DataFrame([row]).assign(cluster_m=1, cluster_n=1), "h200") for _ in "ab"
+    ]
+    tables[0].loc[0, "predicted_us"] = 0.0
+    assert tables[1]["predicted_us"][0] > 0.0
 
 
 def test_all_names_are_there_without_their_extras():

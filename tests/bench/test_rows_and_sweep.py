@@ -1,10 +1,12 @@
 import os
+import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemm_model.bench import absent
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
 from gemm_model.bench.row_log import RowLog
@@ -211,3 +213,18 @@ def test_an_unknown_provider_is_refused():
         load_provider("cutless")
     assert load_provider("tests.bench.fakes:FakeProvider").name == FakeProvider.name
     assert {"quack", "cublas"} <= set(PROVIDERS)
+
+
+def test_a_dry_run_needs_no_library(gemm_model, tmp_path):
+    (tmp_path / "sizes.csv").write_text("m,n,k,in_dtype\n64,4096,4096,fp8\n")
+    before = dict(sys.modules)
+    libraries = "quack,cublas,cublaslt,cutlass,triton"
+    found = gemm_model("benchmark", "--dry-run", "--kernels", libraries, "--input", tmp_path / "sizes.csv")
+    assert found.code == 0, found.err
+    assert "library's choice" in found.out
+    left = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in absent.PACKAGES}
+    assert left.items() <= before.items()
+    assert all(
+        before.get(f"gemm_model.bench.{name}") is sys.modules.get(f"gemm_model.bench.{name}")
+        for name in PROVIDERS
+    )

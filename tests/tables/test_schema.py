@@ -123,6 +123,48 @@ def test_tables_of_every_verb_are_read_in_every_format(gemm_model, tmp_path, end
             assert predicted(again) == pytest.approx(predicted(table), rel=1e-3)
 
 
+WRITERS = {
+    "rank": ["rank", "--input", "problems.csv"],
+    "predict": ["predict", "--input", "rank.csv"],
+    "portfolio": ["portfolio", "--input", "problems.csv", "--max-kernels", 2],
+    "ranking": ["rank", "--m", 512, "--n", 28672, "--k", 8192, "--dtype", "fp8", "--top", 1],
+    "prediction": ["predict", *ONE, "--dtype", "fp8"],
+    "plan": ["plan", "--budget", "1s", "--dtype", "fp8", "--input", "problems.csv"],
+}
+READERS = {
+    "predict": [],
+    "rank": [],
+    "portfolio": ["--max-kernels", 9],
+    "plan": ["--budget", "1s"],
+    "benchmark": ["--dry-run", "--kernels", "quack,cublaslt"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_each_verb_writes_each_verb_reads_with_the_same_answer(
+    gemm_model, tmp_path, monkeypatch, writer
+):
+    monkeypatch.chdir(tmp_path)
+    PROBLEMS.assign(in_dtype="fp8")[:2].to_csv("problems.csv", index=False)
+    for name in dict.fromkeys(("rank", writer)):
+        table = gemm_model(*WRITERS[name], "--output", f"{name}.csv")
+        assert table.code == 0, table.err
+    table = pd.read_csv(f"{writer}.csv")
+    best = rank_table(table[["m", "n", "k"]].assign(in_dtype="fp8"), Ranker("h200"))
+    kernels = predict_table(table, "h200")
+    expected = {"predict": predicted(kernels), "rank": predicted(best), "portfolio": predicted(best)}
+    if writer not in ("plan", "prediction"):
+        assert predicted(kernels) == pytest.approx(predicted(best), rel=1e-3)
+    for reader, words in READERS.items():
+        sink = [] if reader == "benchmark" else ["--output", f"{reader}_again.csv"]
+        found = gemm_model(reader, "--input", f"{writer}.csv", *words, *sink)
+        assert found.code == 0, (reader, found.err)
+        if reader in expected:
+            again = pd.read_csv(f"{reader}_again.csv")
+            assert predicted(again) == pytest.approx(expected[reader], rel=1e-9), reader
+
+
 @pytest.mark.parametrize(*cases(__file__, "test_a_file_that_holds_no_table_is_refused"))
 def test_a_file_that_holds_no_table_is_refused(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)

@@ -6,15 +6,16 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gemm_model.bench import runner
+from gemm_model.bench.absent import without_packages
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.environment import KeptTable, provenance
-from gemm_model.bench.provider import Provider, load_provider
+from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import (
     ChainOptions,
@@ -75,10 +76,7 @@ def run(args: argparse.Namespace) -> Document | None:
     _chain_options(args)
     _use_kernel_cache()
     if args.dry_run:
-        # A table of rows is read before the packages of its libraries are loaded, which takes seconds.
-        providers = {} if args.rows is not None else _providers(args)
-        rows = _rows(args, providers, DRY_RUN_CAPABILITY)
-        return _plan(rows, args, providers or _providers(args))
+        return _dry_run(args)
     if args.output is None and not args.compile_only:
         raise InputError("no --output given; expected the CSV to write")
 
@@ -348,6 +346,16 @@ def _timing(args: argparse.Namespace) -> TimingSettings:
     """Timing settings: the configuration's `timing`, changed by `key=value` words and `--repeats`."""
     configured = timing_settings(load_config(args.overrides)["timing"])
     return configured if args.repeats is None else replace(configured, repeats=args.repeats)
+
+
+def _dry_run(args: argparse.Namespace) -> Document:
+    """What would run. Shipped providers say it without their libraries, which may be absent."""
+    shipped = args.rows is not None or set(common.listed(args.kernels)) <= set(PROVIDERS)
+    with without_packages() if shipped else nullcontext():
+        providers = {} if args.rows is not None else _providers(args)
+        rows = _rows(args, providers, DRY_RUN_CAPABILITY)
+        named = {row.kernel for row in rows} & set(PROVIDERS)
+        return _plan(rows, args, providers or {name: load_provider(name) for name in named})
 
 
 def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> Document:

@@ -38,7 +38,17 @@ WORDS = {"regime": (*REGIME_NAMES, *REGIME_ALIASES), "l2": ("cold", "warm", "wri
 """Words of LAUNCH_COLUMNS; 'rotated': copies of the weights take turns."""
 ADDED_COLUMNS = (
     *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
-    *("gain", "swapped_too", "served_by", "loss", "tiles", "mean_key_blocks", "over_best", "limiters"),
+    *(
+        "gain",
+        "swapped_too",
+        "served_by",
+        "loss",
+        "tiles",
+        "mean_key_blocks",
+        "over_best",
+        "limiters",
+        "flop",
+    ),
 )
 """What verbs add, beside phases, details and bytes; nothing reads it."""
 ROLE_OF_FIT = "fit"

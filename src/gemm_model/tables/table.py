@@ -497,7 +497,7 @@ def with_prediction(
     measured_us = runtimes_us(usable, blanks=True)
     if measured_us is not None:
         columns["runtime_us"] = measured_us
-    columns["predicted_us"] = prediction.runtime_us
+    columns["predicted_us"] = np.require(prediction.runtime_us, requirements="W")
     if measured_us is not None:
         columns["ratio"] = prediction.runtime_us / measured_us
     columns["limiter"] = pd.Categorical.from_codes(prediction.limiter, pd.Index(prediction.limiter_names))
