@@ -4,6 +4,7 @@
     python benchmarks/explanations.py again --input data/measurements/h200/{repeats,burst,cutlass,splits}.csv.gz
     python benchmarks/explanations.py without --input data/measurements/h200/{unseen,counters_libraries}.csv.gz
     python benchmarks/explanations.py counters --input data/measurements/h200/counters_libraries.csv.gz
+    python benchmarks/explanations.py attributed --input data/measurements/h200/counters*.csv.gz
 
 Pairs: measured rows of one problem, card and library that differ in one setting alone. A sign counts where
 the times differ by more than 5 %; a size is right within a quarter of the difference or 3 % of the runtime.
@@ -19,12 +20,16 @@ Counters: which of tensor pipe, L2 and DRAM a profiler shows as busiest, or that
 unit that is predicted to be busiest, and against the limiter or one tied with it. Where none is busy, all other
 resources together should be: launch, latency and what else no unit shows. The tensor pipe's share is that of SMs
 with work, as Nsight's is of active cycles. L2's peak is the card's: a kernel is as busy in one table as in another.
+
+Attributed: pairs of such kernels. What changes most by counters, a unit's time at its peak or all time beyond the
+longest unit's, against what changes most by `explain --against`, in the same direction; and whether it is tied with it.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +49,13 @@ from gemm_model.kernels.mechanisms import KIND_MECHANISMS, MECHANISM_NAMES
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
-SETTINGS = {
+SETTINGS = {name: (name,) for name in ("swizzle", "stages", "l2")} | {
     "tile": ("cta_m", "cta_n", "mma_m", "mma_n", "stages"),
     "cluster": ("cluster_m", "cluster_n", "stages"),
     "schedule": ("schedule", "stages"),
-    "swizzle": ("swizzle",),
-    "stages": ("stages",),
     "split": ("split_k", "scheduler"),
     "sums": ("fast_accum",),
     "output": ("out_dtype",),
-    "l2": ("l2",),
 }
 """Columns that change with a setting; those that follow from it among them."""
 IDENTITY = (
@@ -69,7 +71,7 @@ UNITS = ("TENSOR", "L2", "DRAM")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("pairs", "again", "without", "counters"))
+    parser.add_argument("what", choices=("pairs", "again", "without", "counters", "attributed"))
     parser.add_argument("--input", type=Path, nargs="+", required=True)
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--residual", default="off")
@@ -88,6 +90,9 @@ def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[
             for path, frame in zip(paths, frames, strict=True)
             for name, rows in usable(frame).groupby("kernel")
         ]
+    if what == "attributed":
+        all_pairs = pd.concat([attributed(usable(frame), gpu) for frame in frames])
+        return [{"pairs": len(all_pairs), **all_pairs.mean()}]
     if what == "without":
         names = ("", *(name for name in MECHANISM_NAMES if name not in KIND_MECHANISMS))
         return [{"without": name, **errors(map(usable, frames), gpu, name)} for name in names]
@@ -95,7 +100,8 @@ def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[
         first = pd.concat(map(usable, frames[1:]))
         found = [pairs(measured_twice(usable(frames[0]), first), lambda rows: rows["runtime_us_first"])]
     else:
-        found = [pairs(usable(frame), lambda rows: predicted_us(rows, gpu, residual)) for frame in frames]
+        told = partial(predicted, gpu=gpu, residual=residual)
+        found = [pairs(usable(frame), lambda rows: told(rows)[0]) for frame in frames]
     together = pd.concat(found, ignore_index=True)
     lines = [{"setting": name, **pair_figures(rows)} for name, rows in together.groupby("setting")]
     return [*lines, {"setting": "all", **pair_figures(together)}]
@@ -117,8 +123,16 @@ def measured_twice(rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
 
 def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) -> pd.DataFrame:
     """Measured and told ratio of times for neighbours among rows that differ in one setting."""
-    rows = rows.assign(measured=rows["runtime_us"].astype(float), predicted=times_us(rows)).fillna("")
-    rows["predicted"], found = rows["predicted"].astype(float), []
+    rows = rows.assign(measured=rows["runtime_us"].astype(float), predicted=times_us(rows))
+    both = neighbours(rows, ["measured", "predicted"])
+    return pd.concat(
+        [(after / before).assign(setting=name) for name, before, after in both], ignore_index=True
+    )
+
+
+def neighbours(rows: pd.DataFrame, names: list[str]) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """By setting these columns of rows, and of the next rows that differ in it alone."""
+    rows = rows.fillna("")
     for setting, columns in SETTINGS.items():
         if not set(columns) & set(rows.columns):
             continue
@@ -126,29 +140,18 @@ def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) ->
         # A ring follows from the tile; rings alone are a setting of their own.
         varied = [name for name in columns if name in rows.columns and (name == setting or name != "stages")]
         unlike = rows.drop_duplicates([*same, *varied])
-        times = unlike[["measured", "predicted"]]
-        after = unlike.groupby(same, sort=False)[["measured", "predicted"]].shift(-1)
-        found.append((after / times).dropna().assign(setting=setting))
-    return pd.concat(found, ignore_index=True)
-
-
-def predicted_us(rows: pd.DataFrame, gpu: GpuSpec, residual: str, **options: Any) -> FloatArray:
-    """Times in the regime and with the L2 of each row."""
-    return predicted(rows, gpu, residual=residual, **options)[0]
+        after = unlike.groupby(same, sort=False)[names].shift(-1).dropna().astype(float)
+        yield setting, unlike.loc[after.index, names].astype(float), after
 
 
 def predicted(rows: pd.DataFrame, gpu: GpuSpec, **options: Any) -> FloatArray:
     """Times, bytes of DRAM and bytes of L2, in the regime and with the L2 of each row."""
-    found = np.full((3, len(rows)), np.nan)
-    regimes = rows["regime"].fillna("burst") if "regime" in rows else pd.Series("burst", index=rows.index)
-    warm = rows["l2"].eq("warm") if "l2" in rows else pd.Series(False, index=rows.index)
-    for regime in regimes.unique():
-        for l2 in ("cold", "warm"):
-            some = np.flatnonzero((regimes == regime) & (warm == (l2 == "warm")))
-            if len(some):
-                batch = batch_from_frame(rows.iloc[some].reset_index(drop=True), needs_tile=True)
-                each = KernelModel(gpu, regime=regime, l2=l2, **options).predict_batch(batch)
-                found[:, some] = each.runtime_us, *(each.bytes_by_level[name] for name in ("dram", "l2"))
+    found, usual = np.full((3, len(rows)), np.nan), pd.Series("burst", index=rows.index)
+    regimes, warm = rows.get("regime", usual).fillna("burst"), rows.get("l2", usual).eq("warm")
+    for (regime, is_warm), some in rows.groupby([regimes, warm]).indices.items():
+        batch = batch_from_frame(rows.iloc[some].reset_index(drop=True), needs_tile=True)
+        each = KernelModel(gpu, regime=regime, l2=("cold", "warm")[is_warm], **options).predict_batch(batch)
+        found[:, some] = each.runtime_us, *(each.bytes_by_level[name] for name in ("dram", "l2"))
     return found
 
 
@@ -171,15 +174,13 @@ def pair_figures(rows: pd.DataFrame) -> dict[str, object]:
     """Share of signs and of sizes that are right."""
     felt = rows[(rows["measured"] - 1.0).abs() > FELT]
     signs = np.sign(felt["predicted"] - 1.0) == np.sign(felt["measured"] - 1.0)
-    change = rows["measured"] - 1.0
     off = (rows["predicted"] - rows["measured"]).abs()
-    sizes = off <= np.maximum(0.25 * change.abs(), 0.03)
+    sizes = off <= np.maximum(0.25 * (rows["measured"] - 1.0).abs(), 0.03)
     return {
         "pairs": len(rows),
         "beyond 5 %": len(felt),
         "sign right": f"{signs.mean():.1%}" if len(felt) else "-",
         "size right": f"{sizes.mean():.1%}",
-        "size right beyond 5 %": f"{sizes[felt.index].mean():.1%}" if len(felt) else "-",
     }
 
 
@@ -187,36 +188,49 @@ def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     """How often the busiest unit is the limiter, and how far predicted utilizations are."""
     worlds = list(worlds_of(rows, gpu))
     found = [world.composed() for world in worlds]
-    pairs = list(zip(worlds, found, strict=True))
-    times_us = rows["runtime_us"].to_numpy(float)
-    clocks = rows["sm_mhz"].to_numpy(float) * times_us
-    peaks = [each.kernel.rate * sms_with_work(each.kernel, gpu) for each in found]
-    l2_peaks = [l2_bytes_per_us(gpu, each.kernel.numbers) for each in found]
-    dram = rows["dram_read_bytes"].to_numpy(float) + rows["dram_write_bytes"].to_numpy(float)
-    counted = np.array(
-        [
-            [mma_flop(each.kernel) for each in found] / (np.array(peaks) * clocks),
-            rows["l2_bytes"].to_numpy(float) / np.array(l2_peaks) / times_us,
-            dram / gpu.dram_bytes_per_us / times_us,
-        ]
-    )
+    counted = counted_us(rows, found, gpu) / rows["runtime_us"].to_numpy(float)
     used = [busy(each, gpu, float(each.times.runtime_us)).values() for each in found]
     predicted = np.array([list(each) for each in used]).T
     off = dict(zip(UNITS, np.abs(counted - predicted).mean(axis=1), strict=True))
-    agrees = [_agrees(shares, world, each) for shares, (world, each) in zip(counted.T, pairs, strict=True)]
+    # The place of the busiest unit, -1 where none is busy.
+    one, other = (np.where(each.max(axis=0) < BUSY, -1, each.argmax(axis=0)) for each in (counted, predicted))
+    agrees = [_agrees(*each) for each in zip(counted.T, worlds, found, strict=True)]
     return {
         "rows": len(rows),
         "none busy": f"{(counted.max(axis=0) < BUSY).mean():.0%}",
-        "busiest told": f"{(busiest(counted) == busiest(predicted)).mean():.1%}",
+        "busiest told": f"{(one == other).mean():.1%}",
         "limiter is the busiest": f"{np.mean(agrees):.1%}",
         **{f"{name} off": f"{value:.1%}" for name, value in off.items()},
-        "L2 correlation": f"{np.corrcoef(counted[1], predicted[1])[0, 1]:.2f}",
     }
 
 
-def busiest(shares: FloatArray) -> np.ndarray:
-    """Place of the busiest of UNITS, -1 where none is busy."""
-    return np.where(shares.max(axis=0) >= BUSY, shares.argmax(axis=0), -1)
+def counted_us(rows: pd.DataFrame, found: list[Composed], gpu: GpuSpec) -> FloatArray:
+    """How long UNITS at their peaks would take for what a profiler counted [us], a row for each."""
+    peaks = np.array([each.kernel.rate * sms_with_work(each.kernel, gpu) for each in found])
+    l2_peaks = np.array([l2_bytes_per_us(gpu, each.kernel.numbers) for each in found])
+    mma_us = [mma_flop(each.kernel) for each in found] / (peaks * rows["sm_mhz"].to_numpy(float))
+    dram = rows["dram_read_bytes"].to_numpy(float) + rows["dram_write_bytes"].to_numpy(float)
+    return np.array([mma_us, rows["l2_bytes"].to_numpy(float) / l2_peaks, dram / gpu.dram_bytes_per_us])
+
+
+def attributed(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
+    """Of pairs of counted kernels that differ by more than FELT: whether what changes most by counters, a unit's time
+    or all time beyond the longest unit's, changes most by elasticities too, and whether it is within TIE of that.
+    """
+    found = [world.composed() for world in worlds_of(rows, gpu)]
+    units, times = counted_us(rows, found, gpu), rows["runtime_us"].to_numpy(float)
+    shares = np.array([[float(each.elasticities()[name]) for name in UNITS] for each in found]).T
+    told = np.vstack([shares, 1.0 - shares.sum(axis=0)]) * [float(each.times.runtime_us) for each in found]
+    columns = np.vstack([times, units, times - units.max(axis=0), told])
+    names = [f"us {place}" for place in range(len(columns))]
+    both = list(neighbours(rows.assign(**dict(zip(names, columns, strict=True))), names))
+    before, after = (np.vstack([each[place] for each in both]) for place in (1, 2))
+    felt = np.abs(after[:, 0] / before[:, 0] - 1.0) > FELT
+    time_us, (counted, told) = before[felt, 0], np.split((after - before)[felt, 1:], 2, axis=1)
+    most = np.abs(counted).argmax(axis=1, keepdims=True)
+    its, others = (np.take_along_axis(each, most, axis=1)[:, 0] for each in (told, counted))
+    behind = np.where(its * others > 0.0, np.abs(told).max(axis=1) - np.abs(its), np.inf)
+    return pd.DataFrame({"the same": behind <= 0.0, "or tied": behind <= TIE * time_us})
 
 
 def worlds_of(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[World]:
