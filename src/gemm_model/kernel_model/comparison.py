@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import combinations
 from math import factorial
 from typing import Any
@@ -83,9 +84,8 @@ def difference(first: World, second: World) -> Difference:
     Either may compute D^T = B A^T. Raises InputError for kernels of different problems, or one that cannot run.
     """
     if second.problem not in (first.problem, swapped(first.problem)):
-        raise InputError(
-            f"two kernels of different problems, {_named(first)} and {_named(second)}; expected one problem"
-        )
+        sizes = (f"{p.m}x{p.n}x{p.k} {p.a_dtype.name}" for p in (first.problem, second.problem))
+        raise InputError(f"two kernels of different problems, {' and '.join(sizes)}; expected one problem")
     first_us, second_us = (each.predicted().runtime_us for each in (first, second))
     by_setting = _shapley(first, second)
     composed = sum(by_setting.values())
@@ -94,11 +94,6 @@ def difference(first: World, second: World) -> Difference:
     if abs(left_us) > 1e-9:
         by_setting[RESIDUAL], by_resource[RESIDUAL] = left_us, left_us
     return Difference(first_us=first_us, second_us=second_us, by_setting=by_setting, by_resource=by_resource)
-
-
-def _named(world: World) -> str:
-    problem = world.problem
-    return f"{problem.m}x{problem.n}x{problem.k} {problem.a_dtype.name}"
 
 
 def _by_resource(first: World, second: World) -> dict[str, float]:
@@ -113,11 +108,10 @@ def _by_resource(first: World, second: World) -> dict[str, float]:
 
 def _shapley(first: World, second: World) -> dict[str, float]:
     parts = _differing(first, second)
-
-    def composed_us(chosen: Set[str]) -> float:
-        return _mixed(first, second, {part for name in chosen for part in parts[name]}).composed_us()
-
-    return shapley(list(parts), composed_us)
+    mixed = partial(_mixed, first, second)
+    return shapley(
+        list(parts), lambda some: mixed({part for name in some for part in parts[name]}).composed_us()
+    )
 
 
 def shapley(names: Sequence[str], time_us: Callable[[Set[str]], float]) -> dict[str, float]:

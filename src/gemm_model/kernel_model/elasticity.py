@@ -54,32 +54,28 @@ class Composed:
     times: KernelTime
 
     def elasticities(self) -> Mapping[str, Any]:
-        return elasticities(self)
-
-
-def elasticities(found: Composed) -> Mapping[str, Values]:
-    """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
-    times, schedule, clk_us = found.times, found.kernel.schedule, 1.0 / found.times.sm_clk_mhz
-    parts: Parts = dict.fromkeys(LIMITERS, 0.0)
-    parts[LAUNCH] = times.launch_us - times.added_up_us
-    parts[EPILOGUE] = times.exposed_us + times.added_up_us
-    fills = times.step.arriving_clk > times.step.port_clk
-    parts[SMEM] = where(fills, times.first_load_us, 0.0)
-    parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
-    last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
-    for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
-        if not is_zero(wave.count):
-            _add_wave(parts, found, wave, tiles / schedule.tiles, clk_us)
-    parts |= _of_k_tile(found, parts[TENSOR])
-    total = maximum(sum(parts.values()), NOTHING)
-    shares = {name: part / total for name, part in parts.items()}
-    at_floor = times.runtime_us <= times.floor_us
-    if at_floor is False:
-        return shares
-    # At the speed of light only the peak counts whose bound it is.
-    math = times.floor_us > times.dram_floor_us * ROUNDING
-    floor = {TENSOR: where(math, 1.0, 0.0), DRAM: where(math, 0.0, 1.0)}
-    return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
+        """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
+        times, schedule, clk_us = self.times, self.kernel.schedule, 1.0 / self.times.sm_clk_mhz
+        parts: Parts = dict.fromkeys(LIMITERS, 0.0)
+        parts[LAUNCH] = times.launch_us - times.added_up_us
+        parts[EPILOGUE] = times.exposed_us + times.added_up_us
+        fills = times.step.arriving_clk > times.step.port_clk
+        parts[SMEM] = where(fills, times.first_load_us, 0.0)
+        parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
+        last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
+        for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
+            if not is_zero(wave.count):
+                _add_wave(parts, self, wave, tiles / schedule.tiles, clk_us)
+        parts |= _of_k_tile(self, parts[TENSOR])
+        total = maximum(sum(parts.values()), NOTHING)
+        shares = {name: part / total for name, part in parts.items()}
+        at_floor = times.runtime_us <= times.floor_us
+        if at_floor is False:
+            return shares
+        # At the speed of light only the peak counts whose bound it is.
+        math = times.floor_us > times.dram_floor_us * ROUNDING
+        floor = {TENSOR: where(math, 1.0, 0.0), DRAM: where(math, 0.0, 1.0)}
+        return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
 
 
 def _of_k_tile(found: Composed, math_us: Values) -> Parts:
@@ -218,7 +214,8 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     refill = (not kernel.family.tile_period.persistent) * times.step.load_clk / maximum(period_clk, NOTHING)
     held_up = wave.beside_stores_clk + wave.stores_us * times.sm_clk_mhz > wave.period_clk
     if held_up is not False:
-        stores = where(held_up, _stored(times, wave), 0.0)
+        stores_clk = wave.stores_us * times.sm_clk_mhz
+        stores = where(held_up, stores_clk / maximum(wave.beside_stores_clk + stores_clk, NOTHING), 0.0)
         parts[L2] = parts[L2] + math_us * stores
         math_us = math_us * (1.0 - stores)
         beside = mainloop / maximum(mainloop + numbers.epilogue.tile_clk, NOTHING)
@@ -226,12 +223,6 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     parts[TENSOR] = parts[TENSOR] + math_us * tensor_share
     parts[LATENCY] = parts[LATENCY] + math_us * refill
     parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share - refill)
-
-
-def _stored(times: KernelTime, wave: Wave) -> Values:
-    """The share of L2 in mainloop and stores of a wave."""
-    stores_clk = wave.stores_us * times.sm_clk_mhz
-    return stores_clk / maximum(wave.beside_stores_clk + stores_clk, NOTHING)
 
 
 def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: Values) -> None:

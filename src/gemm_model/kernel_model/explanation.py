@@ -128,6 +128,7 @@ def explain(
     places = details["tiles_per_wave"] * (details["full_waves"] + (details["last_wave_tiles"] > 0))
     tiles = details["full_waves"] * details["tiles_per_wave"] + details["last_wave_tiles"]
     order = family_of(config.kernel, gpu).tile_order
+    changes = {each.words: each for each in (*asked, *_changes(world, composed))}
     return Explanation(
         prediction=prediction,
         limiter=prediction.limiter,
@@ -140,7 +141,7 @@ def explain(
         tile_order=order.name,
         tile_scheduler=order.scheduler.name,
         advice=_advice(world, prediction.runtime_us),
-        what_if=_answers(world, [*asked, *_changes(world, composed)], prediction.runtime_us, corrected),
+        what_if=_answers(world, changes, prediction.runtime_us, corrected),
     )
 
 
@@ -203,9 +204,11 @@ def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Me
     return tuple(sorted(found, key=lambda each: -each.elasticity))
 
 
-def _answers(world: World, changes: list[Change], runtime_us: float, corrected: float) -> tuple[WhatIf, ...]:
+def _answers(
+    world: World, changes: Mapping[str, Change], runtime_us: float, corrected: float
+) -> tuple[WhatIf, ...]:
     """Each change's time with the residual of the kernel as it is, best first."""
-    asked = ((change.words, change.made(world).composed_us() * corrected) for change in changes)
+    asked = ((words, change.made(world).composed_us() * corrected) for words, change in changes.items())
     found = (WhatIf(change=words, runtime_us=us, relative=us / runtime_us) for words, us in asked)
     return tuple(sorted(found, key=lambda each: each.runtime_us))
 
