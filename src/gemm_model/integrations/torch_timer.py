@@ -221,10 +221,9 @@ class GemmTimer:
         names, slower = self.ranker.names, self.ranker.heuristic_choice.share
         where = f"{self.ranker.gpu.name}, {', '.join(names)} kernels"
         where += f", regime {self.regime}" if self.regime else ""
-        lines = [
-            f"{_calls(gemms)} GEMMs, {_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
-        ]
-        if slower > 0.0:
+        predicted = f"{_flop(gemms):.4g} FLOP, {self.gemm_us:.1f} us predicted on {where}"
+        lines = [f"{_calls(gemms)} GEMMs, {predicted}" if timings else "no GEMM was seen"]
+        if gemms and slower > 0.0:
             lines.append(f"{names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest")
         if attentions:
             lines.append(_attention_note(attentions, self.ranker.gpu, self.total_us - self.gemm_us))
@@ -243,8 +242,7 @@ class GemmTimer:
             predicted_us=[f"{value:.1f}" for value in table["predicted_us"]],
             share=[f"{value:.1%}" for value in table["share"]],
         )
-        text = shown.to_string(index=False) if len(table) else "no GEMM was seen"
-        return "\n".join([text, *self.notes()])
+        return "\n".join([*([shown.to_string(index=False)] if len(table) else []), *self.notes()])
 
 
 def _attention_note(attentions: list[Timing], gpu: GpuSpec, attention_us: float) -> str:
