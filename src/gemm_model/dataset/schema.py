@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -49,8 +48,6 @@ def pyarrow() -> ModuleType:
     """The package that reads and writes Parquet. Raises MissingExtraError if it is not installed."""
     with importing("a data set needs the package pyarrow: pip install 'gemm-model[fleet]'"):
         import pyarrow as package
-        import pyarrow.compute
-        import pyarrow.csv
         import pyarrow.parquet
     return package  # type: ignore[no-any-return]
 
@@ -65,34 +62,6 @@ def arrow_schema() -> pa.Schema:
         for name, column in COLUMNS.items()
     ]
     return package.schema(fields, metadata={"schema": SCHEMA})
-
-
-def read_typed(path: Path, run: str) -> pa.Table:
-    """A CSV file of COLUMNS, in their units, as a table of a run; empty cells are null.
-
-    Meant for files that this package wrote; `typed` reports which cell is wrong. Raises InputError for cells
-    of another kind.
-    """
-    package, schema = pyarrow(), arrow_schema()
-    # A whole number may be written as 40.0.
-    read_as = {
-        field.name: package.float64() if field.type == package.int64() else field.type for field in schema
-    }
-    options = package.csv.ConvertOptions(
-        column_types=read_as, null_values=[""], strings_can_be_null=True, include_missing_columns=True,
-        include_columns=schema.names,
-    )  # fmt: skip
-    try:
-        table = package.csv.read_csv(
-            path, parse_options=package.csv.ParseOptions(newlines_in_values=True), convert_options=options
-        )
-        for name in (name for name, kind in read_as.items() if kind == package.float64()):
-            if package.compute.all(package.compute.is_finite(table[name])).as_py() is False:
-                raise InputError(f"{path}: column {name} holds a number that is not finite")
-        runs = package.array([run] * len(table), package.string())
-        return table.set_column(schema.get_field_index("run"), "run", runs).cast(schema)
-    except package.ArrowException as error:
-        raise InputError(f"{path}: {str(error).splitlines()[0]}; expected rows of a sweep") from None
 
 
 def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:

@@ -128,14 +128,11 @@ class DataSet:
         atomic_write(self.record_path(record.run), json.dumps(values, indent=1) + "\n")
 
     def add_rows(self, record: RunRecord, number: int, texts: pd.DataFrame, source: str) -> RunRecord:
-        """`add_table` of rows of texts; raises InputError for cells of another kind, naming `source`."""
-        return self.add_table(record, number, typed(texts, record.run, source))
+        """Write rows of texts as the run's batch `number`; the record that names them, written as well.
 
-    def add_table(self, record: RunRecord, number: int, table: pa.Table) -> RunRecord:
-        """Write rows as the run's batch `number`; the record that names them, written as well.
-
-        Writing the same batch again replaces it.
+        Writing the same batch again replaces it. Raises InputError for cells of another kind, naming `source`.
         """
+        table = typed(texts, record.run, source)
         parts = [part for part in record.parts if part.number != number]
         for keys, rows in _by_partition(table):
             path = self._part_path(record.run, number, keys)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from gemm_model.bench.environment import gone_on_with
 from gemm_model.bench.row_log import RowLog, whole_lines
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, sole_writer
-from gemm_model.dataset.schema import COLUMNS, PROVENANCE, read_typed
+from gemm_model.dataset.schema import COLUMNS, PROVENANCE
 from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
 
 SEAL_ROWS = 20_000
@@ -159,6 +161,7 @@ def _sealed(dataset: DataSet, record: RunRecord, path: Path) -> RunRecord:
     if whole.count("\n") > 1 and all(part.number != number for part in record.parts):
         # A log torn by a kill is trimmed to whole lines first, so that it reads like any table.
         atomic_write(path, whole)
-        record = dataset.add_table(record, number, read_typed(path, record.run))
+        texts = pd.read_csv(path, dtype=str, keep_default_na=False)
+        record = dataset.add_rows(record, number, texts, str(path))
     path.unlink()
     return record
