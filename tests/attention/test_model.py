@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measured import rows_of
 from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, predict_table
-from gemm_model.attention.choice import emitted, rank_attention, why_not
+from gemm_model.attention.choice import emitted, flash_attn_arguments, rank_attention, why_not
 from gemm_model.attention.explanation import AttentionWorld, explain_attention
 from gemm_model.attention.kernels import resolved
 from gemm_model.attention.model import AttentionModel
@@ -145,6 +145,7 @@ def test_emitted_call_names_what_was_chosen():
     text = emitted("flash_attention", problem, config, GPU)
     assert "causal=False, window_size_left=1024, window_size_right=0, tile_mn=(128, 176), " in text
     assert "pack_gqa=False" in text
+    assert flash_attn_arguments(problem, OWN)["tile_mn"] is None  # the library's own
     with pytest.raises(InputError, match="expected 1 for a table of splits"):
         emitted("splits", problem, config, GPU)
 
@@ -219,11 +220,11 @@ def test_kernels_of_a_table_take_the_time_that_each_takes_alone():
     assert AttentionModel(GPU).predict(kernels).runtime_us.tolist() == pytest.approx(alone, rel=1e-12)
 
 
-def test_a_thousand_kernels_take_at_most_three_times_as_long_as_gemms():
+def test_a_thousand_kernels_take_at_most_twice_as_long_as_gemms():
     kinds, times = {"attention_unseen": KERNELS[0], "unseen": "quack"}, []
     tables = [rows_of(name).groupby("kernel").get_group(kernel).head(1000) for name, kernel in kinds.items()]
     for frame in tables * 5:
         started = process_time()
         predict_table(frame, "h200")
         times.append(process_time() - started)
-    assert min(times[::2]) < 3.0 * min(times[1::2])
+    assert min(times[::2]) < 2.0 * min(times[1::2])

@@ -97,13 +97,14 @@ def why_not(ranking: AttentionRanking, config: AttentionConfig, model: Attention
 
 
 def flash_attn_arguments(problem: AttentionProblem, config: AttentionConfig) -> dict[str, object]:
-    """Keyword arguments of flash-attn-4's `_flash_attn_fwd`."""
+    """Keyword arguments of flash-attn-4's `_flash_attn_fwd`; None where its own rule chooses."""
     words: dict[str, object] = {"causal": problem.causal and not problem.window}
     if problem.window:
         words |= {"window_size_left": problem.window, "window_size_right": 0}
     if problem.softcap:
         words["softcap"] = problem.softcap
-    words |= {"tile_mn": (config.tile_m, config.tile_n), "mma_pv_is_rs": config.pv_from_registers}
+    tile = (config.tile_m, config.tile_n)
+    words |= {"tile_mn": tile if all(tile) else None, "mma_pv_is_rs": config.pv_from_registers}
     words |= {"intra_wg_overlap": config.overlap_in_group, "num_splits": config.num_splits}
     return words | {"pack_gqa": config.pack_gqa}
 

@@ -82,11 +82,15 @@ class Demand:
     """CTAs that start for each unit of work [1]."""
     edges: FloatArray
     """Most key blocks of a tile that a mask's edge crosses."""
-    sampled: FloatArray
-    """Key blocks of sampled tiles; shape (samples, rows)."""
+    places: IntArray
+    """Places of sampled tiles' first key blocks in `Times.ends`, row after row; shape (samples, rows)."""
     weights: FloatArray
     """Weights of the samples in a mean [1]."""
     mean_blocks: FloatArray
+    later_blocks: FloatArray
+    """Mean key blocks of a tile beyond BLOCKS_SIMULATED."""
+    masked_blocks: FloatArray
+    """Mean key blocks of a tile that a mask's edge crosses."""
     l2_bytes: FloatArray
     """Bytes that all SMs request from L2."""
     merged: FloatArray
@@ -117,9 +121,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
     # A kernel that is compiled for few head sizes has one for both.
     dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
-    sampled, weights = sampled_blocks(batch)
-    mean_blocks = (sampled * weights).sum(axis=0)
-    loaders = np.where(batch.turns, 1.0, groups)
+    blocks, loaders = _blocks(batch), np.where(batch.turns, 1.0, groups)
     through_smem = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
@@ -150,12 +152,22 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         store_bytes=groups * rows * batch.head_dim_v * np.maximum(batch.element_bytes, 2.0),
         tiles=tiles,
         starts=np.where(batch.persistent, once, 1.0),
-        edges=masked(batch),
-        sampled=sampled,
-        weights=weights,
-        mean_blocks=mean_blocks,
-        **_traffic(batch, silicon, ctas * mean_blocks),
+        **blocks,
+        **_traffic(batch, silicon, ctas * blocks["mean_blocks"]),
     )
+
+
+def _blocks(batch: AttentionBatch) -> dict[str, Any]:
+    """Key blocks of tiles, sampled along the queries."""
+    (sampled, weights), edges = sampled_blocks(batch), masked(batch)
+    first = np.minimum(sampled, BLOCKS_SIMULATED)
+    numbers = {"mean": sampled, "later": sampled - first, "masked": np.minimum(edges, sampled)}
+    return {
+        "edges": edges,
+        "places": first.astype(np.int64) * len(batch) + np.arange(len(batch)),
+        "weights": weights,
+        **{f"{name}_blocks": (each * weights).sum(axis=0) for name, each in numbers.items()},
+    }
 
 
 def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int], IntArray]]:
@@ -184,7 +196,7 @@ def _product_clk(
     return np.where(batch.readers > 1.0, beside, np.maximum(math_clk, read_clk))
 
 
-def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, FloatArray]:
+def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dict[str, Any]:
     """Bytes that SMs request from L2, and bytes that DRAM moves if the same call ran before.
 
     K and V of the heads in progress are read once while L2 holds them. Bytes that L2 keeps from one call to the
@@ -231,6 +243,12 @@ class Times:
     masked: FloatArray
     """More time of a key block that a mask's edge crosses."""
     edges: FloatArray
+
+    def mean_clk(self, demand: Demand) -> FloatArray:
+        """Mean time of a tile [clk]."""
+        first = np.einsum("sr,sr->r", self.ends.take(demand.places), demand.weights)
+        later = demand.later_blocks * self.period + demand.masked_blocks * self.masked
+        return np.asarray(first + later + self.outside)
 
     def tile_clk(self, blocks: FloatArray) -> FloatArray:
         """Time of a tile of `blocks` key blocks [clk]; the last axis is of the kernels."""
@@ -308,8 +326,7 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     left = np.maximum(demand.tiles - (rounds - 1.0) * sms, 1.0)
     sharers = (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
     full, tail, alone = (times_at(demand, clock, each) for each in sharers)
-    sampled = (each.tile_clk(demand.sampled) * demand.weights for each in (full, alone, tail))
-    mean, alone_clk, tail_clk = (each.sum(axis=0) for each in sampled)
+    mean, alone_clk, tail_clk = (each.mean_clk(demand) for each in (full, alone, tail))
     device = np.maximum(demand.l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
     device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
     apart = np.asarray(smooth_maximum(alone_clk, device_clk, demand.numbers.overlap_order))
@@ -354,7 +371,7 @@ class AttentionModel:
         sms = self.gpu.sm_count
         for _ in range(CLOCK_STEPS):
             times = times_at(demand, clock, np.minimum(demand.tiles, sms))
-            mean = times.tile_clk(demand.mean_blocks)
+            mean = times.mean_clk(demand)
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)
 

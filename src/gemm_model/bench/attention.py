@@ -18,7 +18,7 @@ import torch
 
 from gemm_model.bench.captured_graph import captured, elapsed_us
 from gemm_model.bench.provider import KernelError
-from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import AUTO, KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import MissingExtraError, extra_needed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,6 +64,8 @@ def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
         raise MissingExtraError(extra_needed("flash_attention", "flash-attn-4", "libraries")) from None
     from gemm_model.attention.choice import flash_attn_arguments
 
+    if (config.tile_m == AUTO) != (config.tile_n == AUTO):
+        raise KernelError("one of tile_m and tile_n is empty; expected both or none")
     words = {**flash_attn_arguments(problem, config), "num_splits": 1}
     q, k, v = tensors.q, tensors.k, tensors.v
     out = torch.empty(*q.shape[:-1], problem.head_dim_v, dtype=q.dtype, device=q.device)

@@ -63,7 +63,9 @@ def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made
         cells.append(values[codes].tolist())
     for position, row in enumerate(zip(*cells, strict=True) if names else [()] * len(frame)):
         if row not in known:
-            told = {name: value for name, value in zip(names, row, strict=True) if value is not None}
+            told = dict(zip(names, row, strict=True))
+            if None in row:
+                told = {name: value for name, value in told.items() if value is not None}
             try:
                 known[row] = make(**told)
             except InputError as error:
