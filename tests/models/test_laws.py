@@ -8,10 +8,12 @@ environment draws more kernels.
 import os
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from gemm_model import GemmProblem, load_gpu
 from gemm_model.choice.selection import Ranker
@@ -50,7 +52,7 @@ LINE = 256
 """Elements of K in a line of 128 bytes of the narrowest type."""
 EDGES = ("edge_tiles", "k_tail", "line_crossing", "coalescing")
 """Mechanisms, each measured, by which a size that fills its tiles or lines is faster than a smaller one."""
-FILL = f"sizes that fill tiles and lines of memory, {', '.join(EDGES)}: see the same law without these"
+FILL = f"sizes that fill tiles and lines, {', '.join(EDGES)}: measured_pairs.yaml; see the same law without these"
 SPILLS = "named: as slow at least if narrower sums spill"
 """Slow fp8 sums hold two sets of accumulators: all 2,832 measured pairs that spill are slower, by 10 % or more."""
 EXCEPTIONS = {
@@ -71,10 +73,16 @@ EXCEPTIONS = {
     "best without edges: k grows": (0.004, "K is split in some numbers of parts only"),
     "named: narrower": (0.001, "trees of the residual: cuBLAS's ping-pong tiles of one or two k tiles"),
     "best: narrower": (0.004, "trees of the residual: split K with slow sums"),
-    "best: narrower, slow sums": (0.15, "K of 256: 9 of 24 measured pairs of kernels; of 512 none of 50"),
+    "best: narrower, slow sums": (
+        0.2,
+        "cuBLAS, K of 256: measured_pairs.yaml; of 512 none of 4 measured pairs",
+    ),
     "best: narrower, QuACK on sm120": (0.6, "GemmSm120 takes scales in tiles of whole blocks of 128 only"),
     "best: m and n swapped": (0.06, "families that do not swap operands offer tiles of other proportions"),
 }
+WORST = {"best: narrower, slow sums": 0.2}
+"""By how much the cases of an exception may break the law: measured, to 12 % there and to 20 % in a graph."""
+MEASURED = yaml.safe_load(Path(__file__).with_name("measured_pairs.yaml").read_text())
 
 
 def problems(rng, count, dtype):
@@ -198,7 +206,33 @@ def test_laws_hold_but_for_their_named_exceptions_in_twenty_thousand_cases():
     for law, longer in found.items():
         share = float((longer > TOLERANCE.get(law, USUAL_TOLERANCE)).mean())
         allowed, why = EXCEPTIONS.get(law, (0.0, ""))
-        if share > allowed:
+        if share > allowed or longer.max() > WORST.get(law, np.inf):
             broken[law] = f"{share:.2%} of {len(longer)} cases, worst {longer.max():.1%}; allowed: {why}"
     assert (broken, len(found)) == ({}, 37)
     assert sum(map(len, found.values())) >= 20_000
+
+
+def test_measured_pairs_confirm_that_slow_sums_of_few_k_tiles_are_slower_than_bf16():
+    drawn = pd.DataFrame(MEASURED["narrower"]["drawn"], columns=["m", "n", "wide_us", "narrow_us"])
+    slower = drawn["narrow_us"] / drawn["wide_us"] - 1.0
+    assert (slower > USUAL_TOLERANCE).mean() > EXCEPTIONS["best: narrower, slow sums"][0]
+    rows, ranker = (
+        drawn[["m", "n"]].assign(k=LINE, in_dtype="bf16", out_dtype="bf16"),
+        Ranker("h200", family="cublas"),
+    )
+    wide, narrow = (rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(in_dtype="fp8")))
+    assert np.log(narrow / wide / (slower + 1.0)).abs().mean() < 0.02
+
+
+def test_measured_pairs_confirm_that_sizes_which_fill_tiles_and_lines_are_faster_than_smaller_ones():
+    kernel = ["in_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"]
+    pairs = pd.DataFrame(
+        MEASURED["grows"], columns=[*kernel, *"mnk", "us", "more_m", "more_n", "more_k", "more_us"]
+    )
+    before = pairs[[*kernel, *"mnk"]].assign(kernel="quack")
+    after = before.assign(**{name: pairs[f"more_{name}"] for name in "mnk"})
+    gpu = load_gpu("h200")
+    predicted, measured = times_us(before, gpu) / times_us(after, gpu), pairs["us"] / pairs["more_us"]
+    assert (predicted > 1.0 + USUAL_TOLERANCE).mean() > 0.9
+    assert (measured > 1.0 + USUAL_TOLERANCE).mean() > 0.75
+    assert measured.mean() > predicted.mean()
