@@ -158,15 +158,15 @@ def _turns_us(kernel: Kernel, work: Waves, waves_us: Values, clk_us: Values) -> 
 def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
     cold_us = kernel.numbers.chain.cold_us
     cold = _cold(found.work, waves_us, found.asked.traffic, cold_us) if kernel.around.chained else 0.0
-    return launches_us(kernel, cold, found.sm_clk_mhz)
+    return launches_us(kernel, cold, found.asked.traffic.from_dram, found.sm_clk_mhz)
 
 
-def launches_us(kernel: KernelWaves, cold: Values, sm_clk_mhz: Values) -> Values:
-    """The launch with `cold` cold starts, and the second kernel of splits [us]."""
+def launches_us(kernel: KernelWaves, cold: Values, from_dram: Values, sm_clk_mhz: Values) -> Values:
+    """The launch and the second kernel of splits [us]; `cold` and `from_dram` are those of `launch_us`."""
     second_us, order = second_kernel_us(kernel, sm_clk_mhz), kernel.family.tile_order
     if kernel.around.profiled:
         second_us = profiled_second_us(second_us, kernel.schedule, order, kernel.numbers.launch.kernel_us)
-    return launch_us(kernel, cold) + second_us
+    return launch_us(kernel, cold, from_dram) + second_us
 
 
 def _cold(work: Waves, waves_us: Values, moved: Traffic, cold_us: float) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, maximum, where
+from gemm_model.core.elementwise import Flags, Values, maximum, scaled, where
 from gemm_model.core.gpu import WITH_CLUSTERS, GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.kernel import KernelWaves
@@ -15,15 +15,17 @@ MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
 Triton compiled: extent, stride, box and step for each dimension, and a few common ones."""
 
 
-def launch_us(kernel: KernelWaves, cold: Values) -> Values:
+def launch_us(kernel: KernelWaves, cold: Values, from_dram: Values) -> Values:
     """Time of a launch beside its waves [us]: all of it after a pause, the exposed part in a chain.
 
-    `cold` is the number of cold starts of DRAM that a launch in a chain pays for.
+    `cold` is the number of cold starts of DRAM that a launch in a chain pays for; after a pause the first loads of what
+    comes `from_dram`, a share of the operands, miss in its row buffers (500 rows with cold and with warm L2).
     """
     batch, schedule, numbers = kernel.batch, kernel.schedule, kernel.numbers
     launch, first, chain = numbers.launch, numbers.first_loads, numbers.chain
     clusters_us = where(kernel.cluster_size > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
+    ramp_us = ramp_us if kernel.around.chained else scaled(ramp_us, from_dram)
     started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
     spread_us = grid_us(kernel)
     if kernel.around.chained:

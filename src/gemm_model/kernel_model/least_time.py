@@ -35,7 +35,8 @@ def least_us(kernel: KernelWaves) -> Values:
     clk_mhz = highest_clk_mhz(gpu, numbers.clock, kernel.around)
     mma_clk = kernel.flop * batch.multiplier_share / (kernel.rate * gpu.sm_count)
     waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, kernel.around, mma_clk, waves_clk)
+    from_dram = 1.0 if kernel.l2 == COLD else 0.0
     if kernel.l2 == COLD and not kernel.around.keeps_operands:
         counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
         waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
-    return launches_us(kernel, 0.0, clk_mhz) + waves_us + clk / clk_mhz
+    return launches_us(kernel, 0.0, from_dram, clk_mhz) + waves_us + clk / clk_mhz
