@@ -277,9 +277,9 @@ def _does_not_fit(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSp
         beyond = (config.tile_n + problem.head_dim_v) / 2 - THREAD_REGISTERS[groups]
         if beyond > 0:
             return f"{tile} needs {beyond:.0f} registers a thread more than {THREAD_REGISTERS[groups]}"
-        needed = smem_bytes(problem, config)
-        if needed > gpu.smem_bytes_per_cta:
-            return f"{tile} needs {needed:.0f} bytes of shared memory, more than {smem_words(gpu)}"
+        beyond = smem_bytes(problem, config) - gpu.smem_bytes_per_cta
+        if beyond > 0:
+            return f"{tile} needs {beyond:.0f} bytes of shared memory more than {smem_words(gpu)}"
     return None
 
 

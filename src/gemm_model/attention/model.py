@@ -20,6 +20,7 @@ from gemm_model.attention.tiles import (
     query_blocks,
     sampled_blocks,
     tile_count,
+    together_heads,
 )
 from gemm_model.config import read_yaml_mapping
 from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
@@ -214,12 +215,18 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     sharing = query_blocks(batch) * np.where(batch.pack_gqa, 1.0, batch.heads / batch.kv_heads)
     at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
     at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
-    lost = 1.0 - kept_share(at_work * head_bytes, gpu.l2_bytes, gpu.l2_kept_order)
+    # Longest first, K and V of all heads that alternate pass L2 before a later tile reads the same keys again.
+    turns = together_heads(batch)
+    held = np.where(turns > 1.0, gpu.l2_kept_share, 1.0) * gpu.l2_bytes
+    lost = 1.0 - kept_share(np.maximum(at_work, turns) * head_bytes, held, gpu.l2_kept_order)
     # Tiles that read the same keys of a window are neighbours, which run at the same time.
     lost = np.where(batch.window > 0, 0.0, lost)
     footprint = np.bincount(batch.owner, q_bytes + o_bytes + kv_bytes).astype(np.float64)[batch.owner]
     missed = 1.0 - np.asarray(kept_share(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order))
-    again = lost * (np.maximum(sharing / gpu.sm_count, 1.0) - 1.0)
+    read = np.where(
+        turns > 1.0, turns * blocks * batch.tile_n / np.maximum(tile_count(batch) * seen, 1.0), 1.0
+    )
+    again = lost * (np.maximum(sharing * read / gpu.sm_count, 1.0) - 1.0)
     l2_bytes = blocks * batch.tile_n * both / batch.cluster + q_bytes + o_bytes
     dram_bytes = (q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed
     return {

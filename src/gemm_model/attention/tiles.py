@@ -98,6 +98,11 @@ class TileOrder:
         return np.maximum(np.minimum(self.heads - section * self.together, self.together), 1.0)
 
 
+def together_heads(batch: AttentionBatch) -> FloatArray:
+    """Heads of K and V whose tiles alternate [1]."""
+    return TileOrder(batch).together / np.where(batch.pack_gqa, 1.0, batch.heads / batch.kv_heads)
+
+
 def sampled_blocks(batch: AttentionBatch) -> tuple[FloatArray, FloatArray]:
     """Key blocks of evenly spaced tiles of each kernel, and their weights in a mean [1]; shapes (samples, rows)."""
     blocks = np.maximum(query_blocks(batch), 1.0)
