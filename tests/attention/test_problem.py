@@ -74,7 +74,11 @@ def test_bad_problems_are_told_in_a_sentence(words, sentence):
         ("full heads=8 seq_q=64 head_dim=512", "flash_attention", "head_dim is 512"),
         ("full heads=8 seq_q=64 head_dim=128", "flash_attention tile=256x64", "4 consumer groups; expected"),
         # Q 128 x 256 and rings of 2 x 96 x 512 elements are 262144 bytes and 1024 more.
-        ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=128x96", "needs 30720 bytes of shared memory more"),
+        (
+            "full heads=8 seq_q=64 head_dim=256",
+            "flash_attention tile=128x96",
+            "needs 30720 bytes of shared memory more",
+        ),
         # 192 / 2 + 256 / 2 accumulators of 160 registers.
         ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=192x192", "needs 64 registers a thread"),
         (

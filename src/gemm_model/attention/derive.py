@@ -65,10 +65,14 @@ class Schedule:
 
 
 def schedules(costs: BlockCosts, *, emulate: bool = False) -> tuple[Schedule, ...]:
-    """All schedules of a CTA, fastest first; equal ones by fewer groups, then less emulation."""
+    """All schedules of a CTA, fastest first; equal ones by fewer groups, less emulation, overlap in a group."""
     shares = [step / EMULATED_SHARE_STEPS for step in range(EMULATED_SHARE_STEPS + 1)] if emulate else [0.0]
     found = [_priced(costs, *order) for order in product(THREAD_REGISTERS, (False, True), shares)]
-    return tuple(sorted(found, key=lambda each: (each.clk_per_row, each.groups, each.emulated_share)))
+    return tuple(sorted(found, key=_rank))
+
+
+def _rank(each: Schedule) -> tuple[float, int, float, bool]:
+    return round(each.clk_per_row, 9), each.groups, each.emulated_share, not each.overlap
 
 
 def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:
