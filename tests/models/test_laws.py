@@ -68,19 +68,23 @@ EXCEPTIONS = {
     "best: m doubles": (0.02, FILL),
     **dict.fromkeys(("best: k doubles", "best: m grows"), (0.03, FILL)),
     "best: k grows": (0.09, FILL),
-    "best: n grows": (0.01, f"{FILL}; measured: 6 of 116 pairs, 2 x 2560 x 4096 and 2 x 2880, h200/unseen"),
+    "best: n grows": (0.02, f"{FILL}; measured: 6 of 116 pairs, 2 x 2560 x 4096 and 2 x 2880, h200/unseen"),
     "best without edges: n grows": (0.004, "the order of tiles"),
     "best without edges: k grows": (0.004, "K is split in some numbers of parts only"),
     "named: narrower": (0.001, "trees of the residual: cuBLAS's ping-pong tiles of one or two k tiles"),
     "best: narrower": (0.004, "trees of the residual: split K with slow sums"),
-    "best: narrower, slow sums": (
-        0.2,
-        "cuBLAS, K of 256: measured_pairs.yaml; of 512 none of 4 measured pairs",
+    "best: narrower, slow sums on h200": (
+        0.4,
+        "cuBLAS, K of 256: 41 % of drawn pairs in measured_pairs.yaml",
+    ),
+    "best: narrower, slow sums on h100_sxm": (
+        0.06,
+        "the same; the one measured pair, h100_sxm/graph, by 18 %",
     ),
     "best: narrower, QuACK on sm120": (0.6, "GemmSm120 takes scales in tiles of whole blocks of 128 only"),
     "best: m and n swapped": (0.06, "families that do not swap operands offer tiles of other proportions"),
 }
-WORST = {"best: narrower, slow sums": 0.2}
+WORST = {law: 0.2 for law in EXCEPTIONS if "slow sums" in law}
 """By how much the cases of an exception may break the law: measured, to 12 % there and to 20 % in a graph."""
 MEASURED = yaml.safe_load(Path(__file__).with_name("measured_pairs.yaml").read_text())
 
@@ -152,14 +156,19 @@ def of_best(frame, ranker):
 
 def of_narrower(named, free, ranker, narrower):
     """The same of operands of half the width, with outputs of one type, in whole lines."""
+    kind = (ranker.names[0], ranker.gpu.architecture, narrower)
+    if kind == ("cublas", "sm90", "fp8"):
+        short = problems(np.random.default_rng(KERNELS), 8 * BEST, "bf16").assign(k=LINE)
+        free = pd.concat([free, short], ignore_index=True)
     named, rows = (each.assign(out_dtype="bf16", k=-(-each["k"] // LINE) * LINE) for each in (named, free))
     best = [rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(in_dtype=narrower))]
     wide, narrow = (each.to_numpy() for each in best)
-    kind = (ranker.names[0], ranker.gpu.architecture, narrower)
-    short = (rows["k"].to_numpy() <= LINE) & (kind[:2] == ("cublas", "sm90"))
+    short = (rows["k"].to_numpy() <= LINE) & (kind == ("cublas", "sm90", "fp8"))
     blocks = np.full(len(rows), kind == ("quack", "sm120", "nvfp4"))
-    for words, some in ((", slow sums", short), (", QuACK on sm120", blocks), ("", ~short & ~blocks)):
-        yield f"best: narrower{words}", wide[some], narrow[some]
+    slow = f", slow sums on {ranker.gpu.name}"
+    for words, some in ((slow, short), (", QuACK on sm120", blocks), ("", ~short & ~blocks)):
+        if some.any():
+            yield f"best: narrower{words}", wide[some], narrow[some]
     kernels = named.assign(cta_k=0, stages=0)
     narrow = batch_from_frame(kernels.assign(in_dtype=narrower), needs_tile=True)
     offered = runnable_mask(narrow, ranker.gpu, ranker.families[0])
@@ -208,14 +217,14 @@ def test_laws_hold_but_for_their_named_exceptions_in_twenty_thousand_cases():
         allowed, why = EXCEPTIONS.get(law, (0.0, ""))
         if share > allowed or longer.max() > WORST.get(law, np.inf):
             broken[law] = f"{share:.2%} of {len(longer)} cases, worst {longer.max():.1%}; allowed: {why}"
-    assert (broken, len(found)) == ({}, 37)
+    assert (broken, len(found)) == ({}, 38)
     assert sum(map(len, found.values())) >= 20_000
 
 
 def test_measured_pairs_confirm_that_slow_sums_of_few_k_tiles_are_slower_than_bf16():
     drawn = pd.DataFrame(MEASURED["narrower"]["drawn"], columns=["m", "n", "wide_us", "narrow_us"])
     slower = drawn["narrow_us"] / drawn["wide_us"] - 1.0
-    assert (slower > USUAL_TOLERANCE).mean() > EXCEPTIONS["best: narrower, slow sums"][0]
+    assert (slower > USUAL_TOLERANCE).mean() > EXCEPTIONS["best: narrower, slow sums on h200"][0]
     rows, ranker = (
         drawn[["m", "n"]].assign(k=LINE, in_dtype="bf16", out_dtype="bf16"),
         Ranker("h200", family="cublas"),
