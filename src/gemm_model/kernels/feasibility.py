@@ -364,6 +364,7 @@ def _words(k: _Kernels) -> dict[str, Any]:
         "cluster": f"{batch.cluster_m:.0f}x{batch.cluster_n:.0f}",
         "schedule": SCHEDULES[int(batch.schedule)],
         "schedules": ", ".join(family.space.schedules),
+        "sums": " and slow fp8 sums (without fast_accum)" if k.resources.slow_sums else "",
         "smem": smem_words(gpu),
         "ring_stages": max(float(k.resources.stages), k.fewest_stages),
         "columns": float(k.resources.tmem_columns + k.resources.scale_columns),
@@ -502,7 +503,7 @@ _RULES = (
     _Rule(_pair_odd, "cluster {cluster}; a 2-CTA MMA needs an even cluster_m"),
     _Rule(
         lambda k: negated(k.family.resources.offers_tile(k.batch)),
-        "tile {tile} with schedule {schedule} is not one that {kernels} offer",
+        "tile {tile} with schedule {schedule}{sums} is not one that {kernels} offer",
     ),
     _Rule(_mma_k_wrong, "cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"),
     _Rule(
