@@ -2,7 +2,7 @@
 
     python benchmarks/external.py library_gemms.csv.gz
     python benchmarks/external.py library_gemms.csv.gz --activations bf16
-    python benchmarks/external.py library_gemms.csv.gz --type bf16 --family cublas --own-choice --copies 5
+    python benchmarks/external.py library_gemms.csv.gz --type bf16 --family cublas --own-choice --copies 5 --loop
     python benchmarks/external.py library_gemms.csv.gz --type nvfp4 --activations bf16 --family cutlass \
         --kernel sm100=128x256 --kernel sm103=128x256x768 --kernel sm120=128x128
     python benchmarks/external.py dsv3_fp8.csv dsv3_nvfp4.csv --gpu b200_1300mhz
@@ -15,7 +15,8 @@ cores. Nothing is fitted to such a table: it is a judge.
 
 What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
 by its own choice of kernel, as `gemm-model torch` does. `--copies 5`: weights rotate through five copies, or
-as many as hold L2's bytes where those are fewer, and the rest is the same from call to call. `--kernel`
+as many as hold L2's bytes where those are fewer, and the rest is the same from call to call. `--loop`: calls
+follow each other for so long that the power cap acts on the longer ones. `--kernel`
 names, by architecture, the tile that a framework takes instead of choosing, with the depth of its k tile
 where that is not 128 bytes.
 
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.core.regimes import SUSTAINED
+from gemm_model.integrations.aiconfigurator import fallen_share
 from gemm_model.integrations.profile import on_cuda_cores
 from gemm_model.kernel_model.calibration_file import calibration_for, heuristic_choices
 from gemm_model.kernels.registry import family_of
@@ -65,6 +68,9 @@ QUANTIZED_GB_PER_S = 4781.0
 """Read and written by a kernel that quantizes to nvfp4 [GB/s]; where DRAM is faster; published: 8192 x 8192
 of bf16 in 36 us (flashinfer issue 2496, `nvfp4_quantize --backends cuda`, TensorRT-LLM's kernel)."""
 BIN_NAMES = ("below 10 us", "10 to 30 us", "30 to 100 us", "above 100 us")
+CALLS, TIMED = 13, 6
+"""Calls of each copy of the weights in a loop, and the last of them, which are timed [1]: one, three, three in a
+graph, six; collector/trtllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
 NEEDED = ("in_dtype", "m", "n", "k", "runtime_us")
 CALL = ["in_dtype", "m", "n", "k"]
 
@@ -78,6 +84,7 @@ class Known:
     own_choice: bool = False
     copies: int | None = None
     """Most copies of the weights that calls rotate through; None where nothing comes again."""
+    loop: bool = False
     activations: str | None = None
     """Type that narrower activations are quantized from; None where they come as they are."""
     tiles: Mapping[str, str] = field(default_factory=dict)
@@ -95,8 +102,7 @@ def quantizing_us(frame: pd.DataFrame, gpu: GpuSpec, activations: str) -> pd.Ser
     """What it takes to quantize the activations of each call [us]; 0 where operands are as wide."""
     wide_bits = element_type(activations).bits
     narrow = frame["in_dtype"].map(stored_bits)
-    elements = pd.to_numeric(frame["m"]) * pd.to_numeric(frame["k"])
-    moved_bits = elements * (wide_bits + narrow)
+    moved_bits = pd.to_numeric(frame["m"]) * pd.to_numeric(frame["k"]) * (wide_bits + narrow)
     family = family_of("auto", gpu)
     chain = calibration_for(gpu, family.name)[0].numbers_on(gpu, "fp8", family).chain
     rate = min(gpu.dram_read_bytes_per_us, QUANTIZED_GB_PER_S * 1e3)
@@ -114,9 +120,13 @@ def footprint_bytes(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series
     """What comes by until a call's weights are used again [bytes]: their copies, activations, outputs."""
     m, n, k = (pd.to_numeric(frame[name]) for name in ("m", "n", "k"))
     operand_bytes = frame["in_dtype"].map(stored_bits) / 8.0
-    weights = n * k * operand_bytes
-    rotated = np.ceil(gpu.l2_bytes / weights).clip(1, copies)
-    return rotated * weights + m * k * operand_bytes + m * n * OUTPUT_BYTES
+    return (rotated(frame, gpu, copies) * n * k + m * k) * operand_bytes + m * n * OUTPUT_BYTES
+
+
+def rotated(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series:
+    """Copies of a call's weights that come by in turn."""
+    weights = pd.to_numeric(frame["n"]) * pd.to_numeric(frame["k"]) * frame["in_dtype"].map(stored_bits) / 8.0
+    return np.ceil(gpu.l2_bytes / weights).clip(1, copies)
 
 
 def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
@@ -140,12 +150,11 @@ def on_cuda_cores_us(row: Any, gpu: GpuSpec) -> float:
 
 def judged(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
     """The rows with `predicted_us` and `runtime_us`."""
+    spec = load_gpu(gpu)
     if "kernel_name" in frame:
-        spec = load_gpu(gpu)
         return frame.assign(predicted_us=[on_cuda_cores_us(row, spec) for row in frame.itertuples()])
     if "cta_m" in frame:
         return predict_table(frame, gpu, options=known.options)
-    spec = load_gpu(gpu)
     found = kernels(frame, spec, known)
     if known.copies is not None:
         found = found.assign(footprint_bytes=footprint_bytes(found, spec, known.copies))
@@ -160,6 +169,18 @@ def judged(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
     if known.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, known.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())
+
+
+def in_loop(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
+    """`judged`, with calls that are timed once the power cap lowers the clock."""
+    found, spec = judged(frame, gpu, known).reset_index(drop=True), load_gpu(gpu)
+    copies = rotated(found, spec, known.copies or 1).to_numpy()
+    share = fallen_share(found["predicted_us"].to_numpy(float), CALLS * copies, TIMED * copies)
+    late, sustained = share > 0.0, replace(known, options={**known.options, "regime": SUSTAINED})
+    if late.any():
+        late_us = judged(frame[late], gpu, sustained)["predicted_us"].to_numpy()
+        found.loc[late, "predicted_us"] += share[late] * (late_us - found.loc[late, "predicted_us"])
+    return found
 
 
 def figures(rows: pd.DataFrame) -> dict[str, object]:
@@ -196,9 +217,8 @@ def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[t
     frame = read_table(path)
     missing = [name for name in NEEDED if name not in frame]
     if missing or (gpu is None and "system" not in frame):
-        raise InputError(
-            f"{path}: column {(missing or ['system'])[0]!r} is missing; expected {', '.join(NEEDED)}"
-        )
+        first = (missing or ["system"])[0]
+        raise InputError(f"{path}: column {first!r} is missing; expected {', '.join(NEEDED)}")
     if dtype is not None:
         frame = frame[frame["in_dtype"] == dtype]
     if gpu is not None:
@@ -219,37 +239,30 @@ def tile_of_word(word: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("tables", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--gpu", help="the GPU of all rows (default: by the columns system and device)")
-    parser.add_argument(
-        "--family", default=AUTO_KERNEL, help="kernels to choose from (default: the GPU's own)"
-    )
+    parser.add_argument("--family", default=AUTO_KERNEL, help="kernels to choose from (default: auto)")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
     parser.add_argument("--type", help="judge rows of this type alone")
     parser.add_argument("--own-choice", action="store_true", help="the library chooses by itself")
-    parser.add_argument(
-        "--copies", type=int, help="most copies that weights rotate through (default: no reuse)"
-    )
+    parser.add_argument("--copies", type=int, help="most copies of the weights (default: no reuse)")
+    parser.add_argument("--loop", action="store_true", help="calls follow each other without a rest")
     parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
-    tiles = {"action": "append", "default": [], "type": tile_of_word, "metavar": "ARCHITECTURE=TILE"}
-    parser.add_argument("--kernel", **tiles, help="the tile that calls take")
-    arguments = parser.parse_args()
-    known = Known(
-        family=arguments.family,
-        options=dict(option.split("=", 1) for option in arguments.option),
-        own_choice=arguments.own_choice,
-        copies=arguments.copies,
-        activations=arguments.activations,
-        tiles=dict(arguments.kernel),
+    parser.add_argument(
+        "--kernel", action="append", default=[], type=tile_of_word, help="tile that calls take"
     )
+    arguments = parser.parse_args()
+    names = ("family", "own_choice", "copies", "loop", "activations")
+    told = {name: getattr(arguments, name) for name in names}
+    options = dict(option.split("=", 1) for option in arguments.option)
+    known = Known(**told, options=options, tiles=dict(arguments.kernel))
     lines = [
         line
         for path in arguments.tables
         for system, gpu, rows in systems(path, arguments.gpu, arguments.type)
-        for line in report(judged(rows, gpu, known), system)
+        for line in report((in_loop if known.loop else judged)(rows, gpu, known), system)
     ]
     columns = list(dict.fromkeys(name for line in lines for name in line))
     rows = [columns, ["---"] * len(columns), *([line.get(name, "") for name in columns] for line in lines)]

@@ -145,6 +145,8 @@ class GpuSpec:
     where there is no such query, or where it was not measured: no bound."""
     clock_recovery_us: float | None = number("us", 1, 1e5, default=None)
     """Where the SM clock is locked: how long the supply takes to restore it under load. None: not locked."""
+    pj_per_flop: float | None = number("pJ", 0.05, 10, default=None)
+    """Energy of a 16-bit FLOP at the boost clock; the calibration's card's where large products do not tell."""
     power_cap_w: float | None = number("W", 10, 5000, default=None)
     idle_power_w: float | None = number("W", 1, 1000, default=None)
     """Clocks up, nothing running; None where it was not measured: `resting_w` then is a share of the cap."""
@@ -305,10 +307,8 @@ def _require_rates_of_sms(gpu: GpuSpec) -> None:
 
     A card as described: what a what-if makes of its SMs leaves the rates of its memory as they are.
     """
-    for whole, of_sm in (
-        ("l2_read_gb_per_s", "l2_read_bytes_per_clk_per_sm"),
-        ("l2_write_gb_per_s", "l2_write_bytes_per_clk_per_sm"),
-    ):
+    for way in ("read", "write"):
+        whole, of_sm = f"l2_{way}_gb_per_s", f"l2_{way}_bytes_per_clk_per_sm"
         rate, width = getattr(gpu, whole), of_sm if getattr(gpu, of_sm) else "smem_bytes_per_clk_per_sm"
         most = gpu.sm_count * gpu.sm_clk_mhz * getattr(gpu, width) / 1e3
         if rate is not None and rate > most:
@@ -330,11 +330,9 @@ def _require_rates_of_sms(gpu: GpuSpec) -> None:
 def _contradictions(gpu: GpuSpec) -> list[str]:
     """What two fields of a description say against each other, as sentences."""
     found = []
-    if gpu.smem_bytes_per_cta > gpu.smem_bytes_per_sm:
-        found.append(
-            f"smem_bytes_per_cta is {gpu.smem_bytes_per_cta}; expected at most smem_bytes_per_sm, "
-            f"{gpu.smem_bytes_per_sm}"
-        )
+    of_cta, of_sm = gpu.smem_bytes_per_cta, gpu.smem_bytes_per_sm
+    if of_cta > of_sm:
+        found.append(f"smem_bytes_per_cta is {of_cta}; expected at most smem_bytes_per_sm, {of_sm}")
     if (gpu.tmem_columns > 0) != (gpu.architecture in WITH_TENSOR_MEMORY):
         expected = "more than 0" if gpu.tmem_columns == 0 else "0"
         found.append(f"tmem_columns is {gpu.tmem_columns}; expected {expected} on {gpu.architecture}")
@@ -345,10 +343,9 @@ def _contradictions(gpu: GpuSpec) -> list[str]:
             f"dram_read_gb_per_s is {gpu.dram_read_gb_per_s:g}; expected at most {gpu.dram_gb_per_s:.0f}, "
             "the bus width times two transfers of dram_clk_mhz"
         )
-    if gpu.power_cap_w is not None and gpu.resting_w >= gpu.power_cap_w:
-        found.append(
-            f"idle_power_w is {gpu.idle_power_w:g}; expected less than power_cap_w, {gpu.power_cap_w:g}"
-        )
+    idle_w, cap_w = gpu.idle_power_w, gpu.power_cap_w
+    if cap_w is not None and gpu.resting_w >= cap_w:
+        found.append(f"idle_power_w is {idle_w:g}; expected less than power_cap_w, {cap_w:g}")
     return found
 
 

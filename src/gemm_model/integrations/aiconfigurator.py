@@ -86,10 +86,10 @@ def gemm_table(spec: GpuSpec, sizes: pd.DataFrame, advance: Callable[[int], None
     return pd.concat(parts, ignore_index=True)
 
 
-def fallen_share(rested_us: FloatArray) -> FloatArray:
+def fallen_share(rested_us: FloatArray, calls: Any = CALLS, timed: Any = TIMED) -> FloatArray:
     """Share of a collector's calls that it times after the clock fell under the power cap [1], by their time [us]."""
-    late_calls = CALLS - room_numbers("serving").rested_us / rested_us
-    return np.asarray(np.clip(late_calls / TIMED, 0.0, 1.0))
+    late_calls = calls - room_numbers("serving").rested_us / rested_us
+    return np.asarray(np.clip(late_calls / timed, 0.0, 1.0))
 
 
 def _calls_us(gpu: GpuSpec, sizes: pd.DataFrame, regime: str, advance: Callable[[int], None]) -> FloatArray:

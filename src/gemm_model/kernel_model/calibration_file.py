@@ -127,7 +127,8 @@ class Calibration:
         """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card, or longer by what
         small kernels in a graph take where both cards' are known.
 
-        On another architecture loads take as many more as DRAM answers later, where both latencies are known.
+        A FLOP takes the energy that the card's description tells. On another architecture loads take as many more
+        as DRAM answers later, where both latencies are known.
         """
         numbers = self.numbers_for(math_kind, family)
         if self.gpu == gpu.name or self.gpu not in gpu_names():
@@ -135,6 +136,9 @@ class Calibration:
         donor = load_gpu(self.gpu)
         longer = (gpu.small_kernel_us or 0.0) / (donor.small_kernel_us or float("inf"))
         numbers = numbers.at_clock(longer or donor.sm_clk_mhz / gpu.sm_clk_mhz)
+        if gpu.pj_per_flop is not None:
+            of_type = numbers.power.pj_per_flop / self.numbers[self.kind_for("fp16")].power.pj_per_flop
+            numbers = numbers.having({"power.pj_per_flop": gpu.pj_per_flop * of_type})
         own_ns, donor_ns = gpu.dram_latency_ns, donor.dram_latency_ns
         if own_ns is None or donor_ns is None or gpu.kernel_architecture == self.architecture:
             return numbers
@@ -200,10 +204,8 @@ def calibration_for(gpu: GpuSpec, family: str) -> tuple[Calibration, str]:
 
 def how_borrowed(calibration: Calibration, gpu: GpuSpec, family: str) -> str:
     """The name of the first way of borrowing that takes this calibration for the pair."""
-    for borrowing in BORROWING:
-        if borrowing.takes(calibration, gpu, family):
-            return borrowing.name
-    return BORROWING[-1].name
+    ways = (each.name for each in BORROWING if each.takes(calibration, gpu, family))
+    return next(ways, BORROWING[-1].name)
 
 
 def borrowed_bands() -> Mapping[str, float]:

@@ -42,16 +42,26 @@ def stored_clk(batch: GemmBatch, gpu: GpuSpec, resources: Resources) -> Values:
 
 def whole_epilogue_clk(kernel: KernelWaves) -> tuple[Values, Values]:
     """Clocks of a tile's epilogue including its fused part, and of the fused part alone."""
-    batch, period, resources, numbers = (
-        kernel.batch,
-        kernel.family.tile_period,
-        kernel.resources,
-        kernel.numbers,
-    )
+    batch, resources, numbers = kernel.batch, kernel.resources, kernel.numbers
+    period = kernel.family.tile_period
     fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
     if period.in_tensor_memory:
         return stored_clk(batch, kernel.gpu, resources) + fused, fused
-    return epilogue_clk(batch, resources, numbers.epilogue) + fused, fused
+    return epilogue_clk(batch, resources, numbers.epilogue) * stored_together(kernel) + fused, fused
+
+
+def stored_together(kernel: KernelWaves) -> Values:
+    """Time of an epilogue beside those of all SMs, over that on an H200 [1]; at least 1; CTAs of one tile each.
+
+    Such CTAs start and end together, so that all SMs store at once: L2 writes less for each SM of other cards.
+    """
+    gpu, batch, schedule = kernel.gpu, kernel.batch, kernel.schedule
+    if gpu.l2_write_gb_per_s is None or kernel.family.tile_period.persistent:
+        return 1.0
+    stored_tiles = batch.output_bytes * 8.0 / (batch.stored_bits * batch.cta_m * batch.cta_n)
+    at_once = minimum(stored_tiles * schedule.sharers * schedule.resident / schedule.tiles, gpu.sm_count)
+    slower = room_numbers("gpu").stored_bytes_per_clk * gpu.sm_clk_mhz / (gpu.l2_write_gb_per_s * 1e3)
+    return maximum(at_once * slower, 1.0)
 
 
 def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
@@ -204,8 +214,7 @@ def tile_period_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, hid
         return where(_double_buffered(kernel), maximum(mainloop, epilogue), alone)
     tile = kernel.numbers.epilogue.tile_clk
     turns = maximum(mainloop + tile, serial / 2.0 + tile)
-    cooperative = serial - hidden + tile
-    return where(kernel.batch.schedule == PINGPONG, turns, cooperative)
+    return where(kernel.batch.schedule == PINGPONG, turns, serial - hidden + tile)
 
 
 def period_beside_stores(kernel: KernelWaves, mainloop: Values) -> tuple[Values, Values]:

@@ -33,9 +33,12 @@ def launch_us(kernel: KernelWaves, cold: Values, from_dram: Values) -> Values:
         spread_us = maximum(spread_us, numbers.chain.cold_us * cold)
         # A second kernel, which adds up partial sums or clears counters, has a boundary of its own. CuBLAS launches it
         # dependently where there is such a launch, from compute capability 9.0 on: 310 split kernels in graphs on
-        # H200 and H100 have a programmatic edge each, of 1,398 others 8.
-        dependent = kernel.family.tile_order.splits == "apart" and kernel.gpu.architecture in WITH_CLUSTERS
-        second_us = where(schedule.sharers > 1.0, chain.boundary_us + (not dependent) * chain.gap_us, 0.0)
+        # H200 and H100 have a programmatic edge each, of 1,398 others 8. Without one it waits as a cooperative kernel's
+        # successor does.
+        apart = kernel.family.tile_order.splits == "apart"
+        dependent = apart and kernel.gpu.architecture in WITH_CLUSTERS
+        late_us = chain.gap_us - apart * chain.cooperative_us
+        second_us = where(schedule.sharers > 1.0, chain.boundary_us + (not dependent) * late_us, 0.0)
         return started_us + spread_us + _boundary_us(batch, kernel.family, numbers.chain) + second_us
     if kernel.around.by_events:
         started_us = started_us + maximum(_events_us(batch, kernel.gpu) - launch.events_us, 0.0)
@@ -47,8 +50,7 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
 
     An empty kernel takes 0.28 us longer on the H100 than on the H200; a kernel with work does not.
     """
-    measured = batch.empty_kernel_us - gpu.graph_launch_us
-    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, measured)
+    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, batch.empty_kernel_us - gpu.graph_launch_us)
 
 
 def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
