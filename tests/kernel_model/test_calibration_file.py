@@ -145,6 +145,11 @@ def test_launches_of_a_borrowed_calibration_take_as_many_clocks():
     assert donor.numbers_on(replace(H200, name="a", small_kernel_us=2.52), "fp16", family).chain.gap_us == 2
     for same in ("h100_sxm", "h200"):
         assert donor.numbers_on(load_gpu(same), "fp16", family) == numbers(found)
+    # A card's own energy of a 16-bit FLOP; of one of 8 bits in proportion.
+    both = {kind: numbers({"power.pj_per_flop": pj}) for kind, pj in (("fp16", 1.5), ("fp8", 0.6))}
+    hot = replace(donor, numbers=both), replace(H200, name="hot", pj_per_flop=3.0)
+    found_pj = [hot[0].numbers_on(hot[1], kind, family).power.pj_per_flop for kind in both]
+    assert found_pj == pytest.approx([3.0, 1.2])
     # Of a card that the package does not describe no clock is known.
     assert replace(donor, gpu="mine").numbers_on(load_gpu("b200_1300mhz"), "fp16", family) == numbers(found)
 

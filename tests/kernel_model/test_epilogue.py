@@ -10,11 +10,12 @@ from gemm_model.kernel_model.epilogue import (
     exposed_clk,
     hidden_clk,
     period_beside_stores,
+    stored_together,
     tile_period_clk,
     whole_epilogue_clk,
 )
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
-from tests.kernel_model.kernels import A100, B200, found_of, kernel_of, pair_of_ctas, row
+from tests.kernel_model.kernels import A100, B200, H200, found_of, kernel_of, pair_of_ctas, row
 from tests.typed_numbers import numbers
 
 
@@ -88,6 +89,20 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
     assert exposed_clk(kernel, 3000.0, 0.0) == (3000 if two else 0)
     beside = period_beside_stores(kernel, 5000.0)
     assert beside == ((0 if two else 5000), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("family", "gb_per_s", "m", "slower"),
+    [
+        # 17.6 B/clk of 132 SMs are 4,600 GB/s at 1980 MHz; half of that takes twice as long, 66 SMs none longer.
+        *(("cutlass", 2300.0, 4096, 2.0), ("cutlass", 2300.0, 256, 1.0), ("cutlass", None, 4096, 1.0)),
+        *(("cutlass", 9200.0, 4096, 1.0), ("quack", 2300.0, 4096, 1.0)),
+    ],
+)
+def test_ctas_that_end_together_store_as_l2_takes_it(family, gb_per_s, m, slower):
+    gpu = replace(A100 if family == "cutlass" else H200, l2_write_gb_per_s=gb_per_s)
+    kernel = kernel_of(row((m, 4096, 4096), cta_m=128, cta_n=128), None, gpu, family)
+    assert stored_together(kernel) == pytest.approx(slower, rel=2e-3)
 
 
 def test_stores_and_asking_come_before_the_next_loads_where_mmas_go_on():

@@ -2,10 +2,11 @@
 
 import pytest
 
+from gemm_model.kernel_model import launch
 from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes
 from tests.cases import cases
-from tests.kernel_model.kernels import kernel_of, row, times_of
+from tests.kernel_model.kernels import A100, H200, kernel_of, row, times_of
 from tests.typed_numbers import numbers
 
 SIZES = (128, 4096, 1024)
@@ -51,6 +52,19 @@ def test_a_second_kernel_meets_a_boundary_of_its_own():
 
     # What starts alone takes 1.5 us; in a chain come a boundary of 1.5 us and, without PDL, a gap of 0.8.
     assert behind_whole_us("graph") - behind_whole_us("burst") == pytest.approx(1.5 + 0.8)
+
+
+@pytest.mark.parametrize(("gpu", "late_us"), [(H200, 0.0), (A100, 0.8 - 0.5)])
+def test_sums_wait_like_the_successor_of_a_cooperative_kernel(gpu, late_us):
+    """Before Hopper nothing launches dependently: a boundary of 1.5 us, and the gap of 0.8 less 0.5."""
+    whole, split = (
+        launch.launch_us(
+            kernel_of(row(cta_m=128, cta_n=128, split_k=splits), None, gpu, "cublas", regime="graph"), 0.0
+        )
+        for splits in (1, 2)
+    )
+    # 64 k tiles ramp more than 32 of them.
+    assert split - whole == pytest.approx(1.5 + late_us - (64 / 72 - 32 / 40))
 
 
 def test_operands_that_l2_holds_are_nearer():
