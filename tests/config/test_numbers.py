@@ -38,6 +38,8 @@ def test_what_a_description_does_not_say_is_the_h200_s():
     # The latency of attention's models is that of the cards for which one was published; two rates are all cards'.
     assert assumed.pop("published_l2_latency_clk") == 262.0
     assert (assumed.pop("exponentials_per_clk"), assumed.pop("copy_bytes_per_clk")) == (16.0, 36.5)
+    stored = h200["l2_write_gb_per_s"] * 1e3 / (h200["sm_count"] * h200["sm_clk_mhz"])
+    assert assumed.pop("stored_bytes_per_clk") == round(stored, 1)
     assert assumed == {name: h200[name] for name in assumed}
 
 

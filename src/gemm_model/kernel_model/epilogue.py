@@ -59,7 +59,9 @@ def stored_together(kernel: KernelWaves) -> Values:
     if gpu.l2_write_gb_per_s is None or kernel.family.tile_period.persistent:
         return 1.0
     stored_tiles = batch.output_bytes * 8.0 / (batch.stored_bits * batch.cta_m * batch.cta_n)
-    at_once = minimum(stored_tiles * schedule.sharers * schedule.resident / schedule.tiles, gpu.sm_count)
+    at_once = minimum(
+        stored_tiles * schedule.sharers * schedule.resident / schedule.tiles, float(gpu.sm_count)
+    )
     slower = room_numbers("gpu").stored_bytes_per_clk * gpu.sm_clk_mhz / (gpu.l2_write_gb_per_s * 1e3)
     return maximum(at_once * slower, 1.0)
 
