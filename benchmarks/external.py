@@ -137,8 +137,7 @@ def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
         extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
         return calls.assign(kernel=known.family, **extents, cluster_m=1, cluster_n=1)
     best = rank_table(calls, Ranker(gpu, family=known.family, options=known.options)).reset_index(drop=True)
-    ctas_per_mma = np.where(best["schedule"] == "2cta", 2, 1)
-    return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * ctas_per_mma)
+    return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * np.where(best["schedule"] == "2cta", 2, 1))
 
 
 def on_cuda_cores_us(row: Any, gpu: GpuSpec) -> float:
@@ -239,29 +238,25 @@ def tile_of_word(word: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("tables", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--gpu", help="the GPU of all rows (default: by the columns system and device)")
-    parser.add_argument("--family", default=AUTO_KERNEL, help="kernels to choose from (default: auto)")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
-    parser.add_argument("--type", help="judge rows of this type alone")
-    parser.add_argument("--own-choice", action="store_true", help="the library chooses by itself")
-    parser.add_argument("--copies", type=int, help="most copies of the weights (default: no reuse)")
-    parser.add_argument("--loop", action="store_true", help="calls follow each other without a rest")
-    parser.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
-    parser.add_argument(
-        "--kernel", action="append", default=[], type=tile_of_word, help="tile that calls take"
-    )
-    arguments = parser.parse_args()
-    names = ("family", "own_choice", "copies", "loop", "activations")
-    told = {name: getattr(arguments, name) for name in names}
-    options = dict(option.split("=", 1) for option in arguments.option)
-    known = Known(**told, options=options, tiles=dict(arguments.kernel))
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("tables", type=Path, nargs="+", metavar="FILE")
+    cli.add_argument("--gpu", help="the GPU of all rows (default: by the columns system and device)")
+    cli.add_argument("--family", default=AUTO_KERNEL, help="kernels to choose from (default: auto)")
+    cli.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the model")
+    cli.add_argument("--type", help="judge rows of this type alone")
+    cli.add_argument("--own-choice", action="store_true", help="the library chooses by itself")
+    cli.add_argument("--copies", type=int, help="most copies of the weights (default: no reuse)")
+    cli.add_argument("--loop", action="store_true", help="calls follow each other without a rest")
+    cli.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
+    cli.add_argument("--kernel", action="append", default=[], type=tile_of_word, help="tile that calls take")
+    given = vars(cli.parse_args())
+    told = {name: given[name] for name in ("family", "own_choice", "copies", "loop", "activations")}
+    options = dict(each.split("=", 1) for each in given["option"])
+    known = Known(**told, options=options, tiles=dict(given["kernel"]))
     lines = [
         line
-        for path in arguments.tables
-        for system, gpu, rows in systems(path, arguments.gpu, arguments.type)
+        for path in given["tables"]
+        for system, gpu, rows in systems(path, given["gpu"], given["type"])
         for line in report((in_loop if known.loop else judged)(rows, gpu, known), system)
     ]
     columns = list(dict.fromkeys(name for line in lines for name in line))
