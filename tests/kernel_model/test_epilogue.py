@@ -92,15 +92,11 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
 
 
 @pytest.mark.parametrize(
-    ("family", "gb_per_s", "m", "slower"),
-    [
-        # 17.6 B/clk of 132 SMs are 4,600 GB/s at 1980 MHz; half of that takes twice as long, 66 SMs none longer.
-        *(("cutlass", 2300.0, 4096, 2.0), ("cutlass", 2300.0, 256, 1.0), ("cutlass", None, 4096, 1.0)),
-        *(("cutlass", 9200.0, 4096, 1.0), ("quack", 2300.0, 4096, 1.0)),
-    ],
+    ("family", "m", "slower"), [("cutlass", 4096, 2.0), ("cutlass", 256, 1.0), ("quack", 4096, 1.0)]
 )
-def test_ctas_that_end_together_store_as_l2_takes_it(family, gb_per_s, m, slower):
-    gpu = replace(A100 if family == "cutlass" else H200, l2_write_gb_per_s=gb_per_s)
+def test_ctas_that_end_together_store_as_l2_takes_it(family, m, slower):
+    """17.6 B/clk of 132 SMs are 4,600 GB/s at 1980 MHz; half of that takes twice as long, 64 SMs none longer."""
+    gpu = replace(A100 if family == "cutlass" else H200, l2_write_gb_per_s=2300.0)
     kernel = kernel_of(row((m, 4096, 4096), cta_m=128, cta_n=128), None, gpu, family)
     assert stored_together(kernel) == pytest.approx(slower, rel=2e-3)
 
