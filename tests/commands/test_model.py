@@ -211,7 +211,8 @@ def test_prices_say_which_card_serves_a_token_cheapest(gemm_model, tmp_path):
     assert time_of((1, 8.0, 0.03)).usd_per_million_tokens(9.0) == pytest.approx(9.0 / 3600 * 2e-6 * 2 * 1e6)
     words = f"{LLAMA} --batch 4 --context 100 --gpu h200,l40s --price l40s=0.1,h200=9".split()
     page = tmp_path / "page.html"
-    document = document_of(gemm_model, *words, "--html", page)
+    document = document_of(gemm_model, *words, "--html", page, "--plot", tmp_path / "passes.svg")
+    assert (tmp_path / "passes.svg").read_text().count("<!-- dram -->") > 4
     passes = {each["gpu"]: each for each in document["result"]["passes"]}
     shown = page.read_text()
     for card, each in passes.items():

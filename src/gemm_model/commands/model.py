@@ -13,7 +13,7 @@ from gemm_model.commands.compare import but, cards_asked
 from gemm_model.core.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
-from gemm_model.report.page.model import model_page
+from gemm_model.report.page.model import model_page, plot_passes
 from gemm_model.serving.layers import Parallelism
 from gemm_model.serving.model_parts import Step
 from gemm_model.serving.model_time import ModelTime, predict_model
@@ -25,7 +25,8 @@ HIDDEN = ("gpu", "phase", "attention", "flop")
 
 
 def run(args: argparse.Namespace) -> Document:
-    common.check_document(args, args.html)
+    common.check_document(args, args.html, args.plot)
+    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     cards = {}
     for name in cards_asked(args) or [args.gpu]:
         gpu = common.settings(but(args, gpu=name, regime=None)).gpu
@@ -49,7 +50,10 @@ def run(args: argparse.Namespace) -> Document:
         rows=[row for of_pass in rows for row in of_pass],
         notes=notes,
         text=lambda: _text(rows, totals),
-        files=[common.page(args.html, lambda: model_page(str(args.config), totals, rows, notes))],
+        files=[
+            common.page(args.html, lambda: model_page(str(args.config), totals, rows, notes)),
+            (args.plot, lambda path: plot_passes(totals, rows, path)),
+        ],
     )
 
 

@@ -14,7 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from runpy import run_path
 from traceback import extract_tb
-from types import TracebackType
 from typing import Any
 
 import pandas as pd
@@ -130,9 +129,7 @@ class GemmTimer:
             self._entered.enter_context(each)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._entered.close()
         if self.display and error is None:
             print(self)

@@ -179,12 +179,8 @@ def _experts_row(tensor: int, cell: MoeCell, gpu: GpuSpec, tokens: int, name: st
     moved = 3.0 * pairs * cell.size + summed + zeros
     time_us = products_us + numbers.experts_beside_us + _elementwise_us(gpu, 2.0 * moved)
     sizes = {"num_tokens": tokens, "hidden_size": cell.hidden, "inter_size": cell.size * tensor}
-    sizes |= {
-        "topk": cell.topk,
-        "num_experts": cell.experts_total,
-        "moe_tp_size": tensor,
-        "moe_ep_size": ranks,
-    }
+    sizes |= {"topk": cell.topk, "num_experts": cell.experts_total}
+    sizes |= {"moe_tp_size": tensor, "moe_ep_size": ranks}
     dtype = MOE_TYPES.get((cell.dtype, cell.scaling), "bfloat16")
     return {"moe_dtype": dtype, **sizes, "distribution": name, "latency": time_us / 1e3}
 

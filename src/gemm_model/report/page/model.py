@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from gemm_model.core.figures import new_figure, save_figure
 from gemm_model.report.page.content import Fact, Figure, Listing, Page, bars
 
 Row = Mapping[str, Any]
@@ -24,6 +26,19 @@ def model_page(
         listings=[Listing(title="Passes", note="Prices as given.", header=("pass", *header), rows=rows)],
         notes=notes,
     )
+
+
+def plot_passes(totals: Sequence[Row], parts: Sequence[Sequence[Row]], path: Path) -> None:
+    """Write a picture of passes: the time of each part [us], with what limits it."""
+    figure = new_figure(9.0, 1.0 + 3.0 * len(totals), layout="constrained")
+    panels = figure.subplots(len(totals), squeeze=False)[:, 0]
+    for axes, total, rows in zip(panels, totals, parts, strict=True):
+        drawn = axes.barh([row["part"] for row in rows], [row["total_us"] for row in rows])
+        axes.bar_label(drawn, [row["limiter"].lower() for row in rows], padding=3)
+        axes.invert_yaxis()
+        axes.set(title=f"{_name(total)}, {_shown(total['total_us'])} us", xlabel="us of a pass")
+        axes.margins(x=0.15)
+    save_figure(figure, path)
 
 
 def _figure(total: Row, rows: Sequence[Row]) -> Figure:
