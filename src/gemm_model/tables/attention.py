@@ -51,7 +51,7 @@ def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, Attentio
 
 def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made]) -> list[_Made]:
     """What `make` makes of the values of some columns in each row, once of equal ones."""
-    names, cells, known, found = [name for name in columns if name in frame], [], {}, []
+    names, cells, known = [name for name in columns if name in frame], [], {}
     for name in names:
         codes, texts = text_codes(frame[name])
         values = np.empty(len(texts), dtype=object)
@@ -61,17 +61,16 @@ def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made
             except InputError as error:
                 raise of_row(frame, int(np.argmax(codes == code)), error) from None
         cells.append(values[codes].tolist())
-    for position, row in enumerate(zip(*cells, strict=True) if names else [()] * len(frame)):
-        if row not in known:
-            told = dict(zip(names, row, strict=True))
-            if None in row:
-                told = {name: value for name, value in told.items() if value is not None}
-            try:
-                known[row] = make(**told)
-            except InputError as error:
-                raise of_row(frame, position, error) from None
-        found.append(known[row])
-    return found
+    rows = list(zip(*cells, strict=True)) if names else [()] * len(frame)
+    for row in dict.fromkeys(rows):
+        told = dict(zip(names, row, strict=True))
+        if None in row:
+            told = {name: value for name, value in told.items() if value is not None}
+        try:
+            known[row] = make(**told)
+        except InputError as error:
+            raise of_row(frame, rows.index(row), error) from None
+    return [known[row] for row in rows]
 
 
 def of_row(frame: pd.DataFrame, position: int, error: InputError) -> InputError:
