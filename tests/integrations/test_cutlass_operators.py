@@ -53,10 +53,11 @@ def test_operators_come_in_order_of_predicted_time(arguments, target, gpu):
 
 def test_a_limit_keeps_the_first():
     heuristic = GemmModelHeuristic(gpu="h200", model=MODEL)
-    every = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic)
-    few = ops.get_operators(dense(), target_sm="90a", heuristic=heuristic, limit=3)
-    names = [each.metadata.operator_name for each in every]
-    assert [each.metadata.operator_name for each in few] == names[:3]
+    asked = {"target_sm": "90a", "heuristic": heuristic}
+    every, few = (ops.get_operators(dense(), **asked, limit=limit) for limit in (None, 3))
+    assert [each.metadata.operator_name for each in few] == [
+        each.metadata.operator_name for each in every[:3]
+    ]
 
 
 def test_block_scales_are_read():
