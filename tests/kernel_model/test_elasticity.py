@@ -127,9 +127,9 @@ def test_the_limiter_is_the_same_everywhere():
 
 
 def test_slow_sums_are_added_by_the_mma_warps_and_not_by_tensor_cores():
-    problem, config = GemmProblem.of(128, 1024, 16384, "e4m3"), KernelConfig(cta_m=64, cta_n=64)
+    problem, config = GemmProblem.of(128, 2048, 16384, "e4m3"), KernelConfig(cta_m=64, cta_n=64)
     assert predict(problem, config, "h200").limiter == "MMA_WARPS"
-    assert predict(problem, replace(config, fast_accum=True), "h200").limiter == "SM_INGRESS"
+    assert predict(problem, replace(config, fast_accum=True), "h200").limiter == "GPC_INGRESS"
 
 
 def test_a_decode_product_that_reads_its_weights_is_limited_by_dram():

@@ -9,7 +9,7 @@ from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time, tile_times
 from gemm_model.kernel_model.mainloop import k_tile
-from gemm_model.kernel_model.rates import gpcs_to_saturate_l2, sms_to_saturate_l2
+from gemm_model.kernel_model.rates import gpcs_to_saturate_l2
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases
@@ -64,10 +64,9 @@ def test_a_tile_is_loaded_before_any_output_is_written():
     assert tile.operands_us > tile.loads_us["DRAM"] * 2944 * 256 / (2944 * 256 + stores / 1.5)
 
 
-def test_sms_and_gpcs_that_saturate_l2():
-    # 10 TB/s over 132 SMs at 1.98 GHz, each with 64 bytes a clock; over GPCs of eight times 50.
+def test_gpcs_that_saturate_l2():
+    # 10 TB/s over 1.98 GHz of eight times 50 bytes a clock.
     gpu = replace(H200, l2_read_bytes_per_clk_of_eight=50.0)
-    assert sms_to_saturate_l2(gpu) == pytest.approx(10_000 / (132 * 1.98 * 64))
     assert gpcs_to_saturate_l2(gpu) == pytest.approx(10_000 / (1.98 * 8 * 50))
     assert gpcs_to_saturate_l2(replace(gpu, l2_read_bytes_per_clk_of_eight=None)) == 0.0
 
@@ -77,7 +76,7 @@ def test_ctas_all_over_the_card_crowd_no_gpc():
     # 32 CTAs with a tile each: of a chain four lie on each GPC, of a launch alone eleven on one.
     batch = row((64, 4096, 16384), cta_m=64, cta_n=128, schedule="pingpong")
     chained, alone = (
-        [times_of(batch, gpu=gpu, regime=regime).l2_us for gpu in (wide, narrow)]
+        [times_of(batch, gpu=gpu, regime=regime).waves_us for gpu in (wide, narrow)]
         for regime in ("graph", "burst")
     )
     assert chained[1] == pytest.approx(chained[0], rel=0.02)
@@ -152,36 +151,34 @@ def test_a_partial_wave_takes_as_long_as_its_tiles(quantized, waves):
 
 
 @pytest.mark.parametrize(("ctas", "on_gpc"), [(22, 10), (132, 18)])
-def test_few_sms_take_l2_at_their_own_pace_and_at_that_of_their_gpc(ctas, on_gpc):
-    """One wave of CTAs that each have their own columns of B: the norm of order 8."""
+def test_few_sms_wait_at_the_way_into_their_gpc_beside_l2(ctas, on_gpc):
+    """One wave of CTAs that each have their own columns of B."""
     times = times_of(row((128, ctas * 128, 4096), cta_m=128, cta_n=128))
-    work, merged = times.traffic.l2_load_bytes, times.traffic.merged_bytes
-    assert merged > 0
-    fills = times.traffic.crossing_bytes
+    work, fills = times.traffic.l2_load_bytes, times.traffic.crossing_bytes
     assert fills > 0
-    ways_in = work - times.traffic.l2_store_bytes - fills
-    # 10,000 GB/s over what so many SMs of 64 bytes a clock take.
-    own = 10e6 / (64 * 1980) * (ways_in + merged) / ctas
-    # What crosses from one half of L2 to the other holds up no SM and no GPC. Of the first twelve TPCs five are of one
-    # GPC, so that it has ten of 22 CTAs; the largest has 18 SMs.
+    assert times.l2_us == pytest.approx(work / L2_BYTES_PER_US)
+    # What crosses from one half of L2 to the other holds up no GPC. Of the first twelve TPCs five are of one GPC, so
+    # that it has ten of 22 CTAs; the largest has 18 SMs.
     # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
+    ways_in = work - times.traffic.l2_store_bytes - fills
     of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * ways_in * on_gpc / ctas
-    expected_us = (work**8 + own**8 + of_gpc**8) ** (1 / 8) / L2_BYTES_PER_US
-    assert times.l2_us == pytest.approx(expected_us)
+    wave = times.full if times.full.count else times.last
+    assert wave.gpc_us == pytest.approx(of_gpc / L2_BYTES_PER_US)
 
 
 def test_loads_wait_at_the_port_and_at_l2_in_turn():
     known = numbers().without((*LOADS_ONLY, "dram"))
     times = times_of(row((1024, 132 * 128, 8192), cta_m=128, cta_n=128), known)
     assert times.dram_us == 0
-    assert times.waves_us == pytest.approx(math.hypot(times.port_us, times.l2_us))
+    in_turn_us = math.hypot(times.port_us, times.l2_us)
+    assert times.waves_us == pytest.approx((in_turn_us**8 + (8 * times.full.gpc_us) ** 8) ** (1 / 8))
 
 
 def test_l2_and_dram_hide_each_other_but_for_their_norm():
     known = numbers().without((*LOADS_ONLY, "port"))
     times = times_of(row((128, 132 * 128, 8192), cta_m=128, cta_n=128), known)
     assert times.dram_us == pytest.approx(times.traffic.dram_bytes / DRAM_BYTES_PER_US)
-    overlapped = (times.l2_us**8 + times.dram_us**8) ** (1 / 8)
+    overlapped = (times.l2_us**8 + times.full.gpc_us**8 + times.dram_us**8) ** (1 / 8)
     assert times.waves_us == pytest.approx(overlapped)
 
 
@@ -265,7 +262,8 @@ def test_mmas_that_hold_the_stages_wait_in_turn_with_l2():
     # 1,024 k tiles, one load under way: 2 x 128 x 128 x 64 FLOP at 4096 a clock and 0.8 of it, and 16.
     held_us = 1024 * 656 / times.sm_clk_mhz
     # L2 after them, beside both DRAM's norm, in which the half stands that no held stage counts, then MMAs.
-    loads_us = (math.hypot(held_us, times.l2_us) ** 8 + (held_us / 2) ** 8) ** (1 / 8)
+    beside_us = times.full.gpc_us**8 + (held_us / 2) ** 8
+    loads_us = (math.hypot(held_us, times.l2_us) ** 8 + beside_us) ** (1 / 8)
     assert times.waves_us == pytest.approx((loads_us**16 + held_us**16) ** (1 / 16))
 
 
@@ -277,7 +275,8 @@ def test_a_stages_round_trip_bounds_the_loads_of_few_stages():
     times = kernel_time(geometry_of(batch, 4096.0, H200, family), H200, known)
     # 128 k tiles of 400 clocks, two under way: beside L2, and in DRAM's norm once more.
     latency_us = 128 * 400 / 2 / 1980
-    assert times.waves_us == pytest.approx((times.l2_us**8 + 2 * latency_us**8) ** (1 / 8))
+    beside_us = times.full.gpc_us**8 + 2 * latency_us**8
+    assert times.waves_us == pytest.approx((times.l2_us**8 + beside_us) ** (1 / 8))
 
 
 @pytest.mark.parametrize(("batch", "waits"), [(1, True), (4, False)])

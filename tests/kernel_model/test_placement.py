@@ -15,7 +15,6 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.placement import (
     ctas_of_fullest_gpc,
     gpc_of_clusters,
-    launch_rounds,
     requests_in_order,
 )
 from gemm_model.kernel_model.tile_schedule import tile_schedule
@@ -58,14 +57,12 @@ def test_a_plain_launch_fills_gpc_after_gpc_with_as_many_ctas_as_each_takes():
     assert column[0] == pytest.approx((1 + 4 / 4) / 8)
 
 
-def test_clusters_that_go_to_the_gpcs_in_turn_do_not_begin_with_one_of_them():
-    # GPC 0 has four TPCs, all of which other launches take first, and GPC 1 two.
-    uneven = replace(
-        TWO_GPCS, tpc_rounds=((0, 0, 0, 0), (1, 1)), sm_count=12, resident_clusters={1: 12, 2: 6}
-    )
-    rounds = launch_rounds(uneven, replace(STRAIGHT, gpcs_in_turn=True))
-    assert gpc_of_clusters(rounds, 2) == [0, 1, 0, 1, 0, 0]
-    assert launch_rounds(uneven, STRAIGHT) == uneven.tpc_rounds
+def test_pairs_that_fill_gpcs_lie_side_by_side_on_as_many_as_the_launch_reaches():
+    # Two rows of pairs, along a column, on one GPC each; four on GPCs 0 0 1 1, where two of a GPC want one column.
+    filled = replace(STRAIGHT, fills_gpcs=True)
+    for pairs, requests in ((2, 2 / 2), (4, 2 / 4)):
+        column, rows = asked(TWO_GPCS, pairs * 256, 128, filled, cluster_m=2, swizzle=1, raster="along_n")
+        assert (column[0], rows[0]) == (pytest.approx(requests), pytest.approx(1.0))
 
 
 def test_clusters_of_four_take_two_tpcs_of_each_gpc_in_turn():
@@ -87,15 +84,6 @@ def test_a_group_that_ends_within_the_wave_begins_again_at_its_first_row():
     # Back and forth the rows are 0 1 1 0 0 1 1 0: GPCs in turn have both of them, twice.
     columns, rows = asked(TWO_GPCS, 2 * 128, 4 * 128, SERPENTINE, **kernel)
     assert (rows[0], columns[0]) == (pytest.approx(4 / 8), pytest.approx(8 / 8))
-
-
-@pytest.mark.parametrize(("columns", "asked_once"), [(8, True), (7, True), (6, True), (5, False)])
-def test_places_outside_the_matrix_keep_the_columns_of_a_group_of_eight_on_their_gpcs(columns, asked_once):
-    """Clusters of two go to eight GPCs in turn: a GPC wants one column of eight, again and again."""
-    eight = replace(H200, tpc_rounds=(tuple(range(8)),) * 8, sm_count=128, resident_clusters={2: 64})
-    order = replace(STRAIGHT, own_group=8.0)
-    fast, _ = asked(eight, 16 * 128, columns * 256, order, cluster_n=2, raster="along_n")
-    assert (fast[0] < 0.4) == asked_once
 
 
 def test_rows_of_different_matrices_are_not_the_same():

@@ -242,6 +242,9 @@ def test_measured_pairs_confirm_that_sizes_which_fill_tiles_and_lines_are_faster
     after = before.assign(**{name: pairs[f"more_{name}"] for name in "mnk"})
     gpu = load_gpu("h200")
     predicted, measured = times_us(before, gpu) / times_us(after, gpu), pairs["us"] / pairs["more_us"]
-    assert (predicted > 1.0 + USUAL_TOLERANCE).mean() > 0.9
-    assert (measured > 1.0 + USUAL_TOLERANCE).mean() > 0.75
+    # All 36 were drawn as faster; the model no longer says so of seven, nor does the measurement of five of them.
+    said, so = predicted > 1.0 + USUAL_TOLERANCE, measured > 1.0 + USUAL_TOLERANCE
+    assert (said == so).mean() > 0.85
+    assert so[said].mean() > 0.85
+    assert so.mean() > 0.75
     assert measured.mean() > predicted.mean()

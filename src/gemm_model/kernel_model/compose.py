@@ -27,7 +27,7 @@ from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
-from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us, sms_to_saturate_l2
+from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.feasibility import Resources
@@ -35,7 +35,7 @@ from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
-CLOCK_STEPS = 6
+CLOCK_STEPS = 8
 """Steps of the search for the clock [1]; all kernels; chosen: the clock is within 1e-9 then."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
@@ -60,6 +60,8 @@ class Wave:
     stall: Stall | None
     """How the loads wait for epilogues; None where nothing is fused."""
     l2_us: Values
+    gpc_us: Values
+    """The way into the fullest GPC, which is the ports' own queue: beside the port and L2, not after them."""
     fill_us: Values
     """Out-of-bounds fill; above 0 where there is none, since shares of
     it are formed."""
@@ -74,26 +76,9 @@ class Wave:
     next_us: Values
     """Asking for the next tile: it lasts as long at least; 0 where nobody is asked."""
     l2_power: Values
-    """`l2_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
-    dram_power: Values
-
-
-@formula_record
-class L2Service:
-    """What bounds L2's time of a mean tile, in bytes at its bandwidth: their norm is the time."""
-
-    all_power: Values
-    """Of all SMs, to the order of the norm."""
-    own_power: Values
-    """Of few busy SMs, each at the pace of its own way in."""
+    """`l2_us`, `gpc_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
     gpc_power: Values
-    """Of those of one GPC at the pace of its way in."""
-
-    @property
-    def shares(self) -> tuple[Values, Values]:
-        """The weights of the SMs' ways in and of the GPC's."""
-        total = maximum(self.all_power + self.own_power + self.gpc_power, NEXT_TO_NOTHING_US)
-        return self.own_power / total, self.gpc_power / total
+    dram_power: Values
 
 
 @formula_record
@@ -111,7 +96,6 @@ class Waves:
     dram_us: Values
     edge: EdgeFill
     overlap: Record
-    service: L2Service
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
         """All waves at a clock: the full ones, then the partial one."""
@@ -139,17 +123,18 @@ class Waves:
         overlap = self.overlap
         port = power(wave.port_clk * clk_us, overlap.port_l2_order)
         loads_us = root(port + wave.l2_power, overlap.port_l2_order)
+        order = overlap.loads_dram_order
+        loads_us = root(power(loads_us, order) + wave.gpc_power, order)
         if not is_zero(wave.arriving_clk):
             loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
         if self.edge is not NO_EDGE:
             in_turn_us = loads_us + wave.fill_us
             loads_us = in_turn_us - wave.hidden_fill_us * loads_us / in_turn_us
         if not is_zero(wave.round_trips_clk):
-            loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, overlap.loads_dram_order)
+            loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, order)
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
         math_us = maximum(wave.period_clk * clk_us, stores_us)
-        fetched = power(loads_us, overlap.loads_dram_order) + wave.dram_power
-        fetched_us = root(fetched, overlap.loads_dram_order)
+        fetched_us = root(power(loads_us, order) + wave.dram_power, order)
         if wave.stall is not None:
             fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
         slowest_us = smooth_maximum(math_us, fetched_us, overlap.math_loads_order)
@@ -160,11 +145,11 @@ class Waves:
 
 @formula_record
 class _TileTimes:
-    """What one tile takes of each resource; `l2_us` of the slowest cluster, `mean_l2_us` of the mean one."""
+    """What one tile takes of each resource; `gpc_us` of the slowest cluster, `mean_gpc_us` of the mean one."""
 
-    service: L2Service
     l2_us: Values
-    mean_l2_us: Values
+    gpc_us: Values
+    mean_gpc_us: Values
     fill_us: Values
     dram_us: Values
     stores_us: Values
@@ -207,11 +192,10 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
         full=_wave(kernel, asked, each, full),
         last=_wave(kernel, asked, each, last),
         turns_clk=tile.turns_clk,
-        l2_us=(each.mean_l2_us + each.fill_us) * schedule.tiles,
+        l2_us=(each.l2_us + each.fill_us) * schedule.tiles,
         dram_us=each.dram_us * schedule.tiles,
         edge=asked.edge,
         overlap=kernel.numbers.overlap,
-        service=each.service,
     )
 
 
@@ -219,17 +203,16 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
     """Demand over rate, tile by tile."""
     gpu, numbers, schedule = kernel.gpu, kernel.numbers, kernel.schedule
     moved, step = asked.traffic, asked.step
-    service = _l2_service(kernel, moved, spread_out(kernel))
-    l2_us = mean_l2_us = _l2_tile_us(service, gpu, numbers)
+    gpc_us = mean_gpc_us = _gpc_tile_us(kernel, moved, spread_out(kernel))
     if kernel.family.tile_order.scheduler.evens_out:
-        mean_l2_us = _l2_tile_us(_l2_service(kernel, moved, True), gpu, numbers)
+        mean_gpc_us = _gpc_tile_us(kernel, moved, True)
     rows_filled = asked.edge.bytes_per_wave / FILLED_ROW_BYTES
     row_us = numbers.edge_tiles.row_clk / (gpu.sm_count * gpu.sm_clk_mhz)
     l2_rate = l2_bytes_per_us(gpu, numbers)
     return _TileTimes(
-        service=service,
-        l2_us=l2_us,
-        mean_l2_us=mean_l2_us,
+        l2_us=moved.l2_load_bytes / (l2_rate * schedule.tiles),
+        gpc_us=gpc_us,
+        mean_gpc_us=mean_gpc_us,
         fill_us=row_us * rows_filled / schedule.resident,
         dram_us=dram_us_of(moved, gpu, numbers) / schedule.tiles,
         stores_us=asked.tile.epilogues * moved.l2_store_bytes / (l2_rate * schedule.tiles),
@@ -243,9 +226,8 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
 def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wave:
     """One of the waves that are alike, before the clock is known."""
     overlap, tile, work, tiles = kernel.numbers.overlap, asked.tile, share.work, share.tiles
-    l2_tile_us = each.mean_l2_us if share.evened_out else each.l2_us
     filled_us = _filled_us(kernel, asked.edge, each.fill_us, share)
-    l2_us = l2_tile_us * tiles
+    l2_us, gpc_us = each.l2_us * tiles, (each.mean_gpc_us if share.evened_out else each.gpc_us) * tiles
     dram_us = smooth_maximum(each.dram_us * tiles, scaled(each.latency_us, work), overlap.port_l2_order)
     arriving, trips = each.arriving_clk, each.trips_clk
     return Wave(
@@ -259,6 +241,7 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
         round_trips_clk=0.0 if is_zero(trips) else scaled(trips, work),
         stall=None if tile.stall is None else tile.stall.of_waves(work, share.of_last),
         l2_us=l2_us,
+        gpc_us=gpc_us,
         fill_us=filled_us,
         hidden_fill_us=asked.edge.hidden * filled_us,
         dram_us=dram_us,
@@ -266,6 +249,7 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
         evened_out=share.evened_out,
         next_us=(kernel.gpu.next_cluster_us or 0.0) if share.evened_out else 0.0,
         l2_power=power(l2_us, overlap.port_l2_order),
+        gpc_power=power(gpc_us, overlap.loads_dram_order),
         dram_power=power(dram_us, overlap.loads_dram_order),
     )
 
@@ -314,30 +298,17 @@ def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 
 
-def _l2_tile_us(service: L2Service, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """L2 time of a mean tile."""
-    total = service.all_power + service.own_power + service.gpc_power
-    return root(total, numbers.overlap.loads_dram_order) / l2_bytes_per_us(gpu, numbers)
+def _gpc_tile_us(kernel: Kernel, moved: Traffic, spread: Flags) -> Values:
+    """The way into the GPC on which most CTAs lie, unless they are `spread` evenly, for a mean tile.
 
-
-def _l2_service(kernel: Kernel, moved: Traffic, spread: Flags) -> L2Service:
-    """What L2 does for a mean tile; that of few busy SMs at the pace of their own ways in, or of their GPC's.
-
-    Merging does not help an SM's own pace, but that of the GPC on which most lie, unless they are `spread`
-    evenly. Stores pass neither, and what one half of L2 reads from the other passes neither.
+    Stores do not pass it, nor what one half of L2 reads from the other.
     """
-    gpu, numbers, tiles = kernel.gpu, kernel.numbers, kernel.schedule.tiles
+    gpu, numbers, order = kernel.gpu, kernel.numbers, kernel.family.tile_order
     ctas = kernel.schedule.resident * kernel.cluster_size
-    order_of_tiles = kernel.family.tile_order
-    on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order_of_tiles, spread)
-    order = numbers.overlap.loads_dram_order
-    # Of one tile, whose bytes have finite powers whatever the sizes.
-    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes - moved.crossing_bytes) / tiles
-    own_bytes = in_bytes + moved.merged_bytes / tiles
-    own_bytes = own_bytes * (sms_to_saturate_l2(gpu) * gpu.sm_count / ctas)
-    gpc_bytes = in_bytes * (gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency * on_gpc / ctas)
-    load_bytes = moved.l2_load_bytes / tiles
-    return L2Service(power(load_bytes, order), power(own_bytes, order), power(gpc_bytes, order))
+    on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order, spread)
+    in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes - moved.crossing_bytes) / kernel.schedule.tiles
+    gpcs = gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency
+    return in_bytes * (gpcs * on_gpc / ctas) / l2_bytes_per_us(gpu, numbers)
 
 
 def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:

@@ -92,7 +92,7 @@ def _of_k_tile(found: Composed, math_us: Values) -> Parts:
 def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: Values) -> None:
     """What waves like this one, of such a `share` of the tiles, add to each resource's part."""
     kernel, times, overlap = found.kernel, found.times, found.kernel.numbers.overlap
-    loads, fill_us, fetching_us = _loads(kernel, times, wave, clk_us, overlap.port_l2_order)
+    loads, fill_us, fetching_us = _loads(kernel, times, wave, clk_us)
     # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
     order = overlap.loads_dram_order
     trips_us = wave.round_trips_clk * clk_us
@@ -155,20 +155,19 @@ def _share(part_us: Values, whole_us: Values, order: float) -> Values:
     return power(part_us / maximum(whole_us, NOTHING), order)
 
 
-def _loads(
-    kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values, order: float
-) -> tuple[Parts, Values, Values]:
+def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tuple[Parts, Values, Values]:
     """Shares of the loads of a wave by resource, the fill's part of what clusters wait for, and that [us]."""
-    edge, step, port_us = times.edge, times.step, wave.port_clk * clk_us
-    loads_us = smooth_maximum(port_us, wave.l2_us, order)
-    port = _share(port_us, loads_us, order)
+    edge, step, port_us, overlap = times.edge, times.step, wave.port_clk * clk_us, kernel.numbers.overlap
+    queued_us = smooth_maximum(port_us, wave.l2_us, overlap.port_l2_order)
+    loads_us = smooth_maximum(queued_us, wave.gpc_us, overlap.loads_dram_order)
+    gpc = _share(wave.gpc_us, loads_us, overlap.loads_dram_order)
+    port = _share(port_us, queued_us, overlap.port_l2_order) * (1.0 - gpc)
     arrives: Values = 0.0
     if not is_zero(wave.arriving_clk):
         arriving_us = wave.arriving_clk * clk_us
         arrives = where(arriving_us > loads_us, 1.0, 0.0)
         loads_us = maximum(loads_us, arriving_us)
-    own, gpc = times.service.shares
-    l2 = (1.0 - port) * (1.0 - arrives)
+    l2, gpc = (1.0 - port - gpc) * (1.0 - arrives), gpc * (1.0 - arrives)
     port = port * (1.0 - arrives)
     tile_clk = port_tile_clk(step, kernel.schedule, kernel.resources)
     held = tile_clk > (kernel.schedule.k_tiles * step.port_clk + step.tail_clk) * ROUNDING
@@ -182,9 +181,9 @@ def _loads(
             between, arrives = between + arrives * (1.0 - filling), arrives * filling
     waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
     shares = {
-        SM_INGRESS: way_in + l2 * own,
-        GPC_INGRESS: l2 * gpc,
-        L2: l2 * (1.0 - own - gpc),
+        SM_INGRESS: way_in,
+        GPC_INGRESS: gpc,
+        L2: l2,
         SMEM: arrives,
         **waits,
     }

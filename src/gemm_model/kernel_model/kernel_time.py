@@ -9,7 +9,7 @@ from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimu
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import SHORTEST_WAVES_US, ClockRules, clock_rules
-from gemm_model.kernel_model.compose import L2Service, Wave, Waves, settled_mhz, waves_of
+from gemm_model.kernel_model.compose import Wave, Waves, settled_mhz, waves_of
 from gemm_model.kernel_model.demand import Demand, demand_of
 from gemm_model.kernel_model.edge_tiles import EdgeFill
 from gemm_model.kernel_model.epilogue import exposed_clk
@@ -60,7 +60,6 @@ class KernelTime:
     full: Wave
     last: Wave
     turns_clk: Values
-    service: L2Service
     dram_floor_us: Values
     """Lower bound of the runtime from DRAM's peak rate alone."""
     added_up_us: Values
@@ -86,7 +85,10 @@ def _composed(kernel: Kernel) -> _Composed:
 
     def beside_us(waves_us: Values, sm_clk_mhz: Values) -> Values:
         turns_us = _turns_us(kernel, work, waves_us, 1.0 / sm_clk_mhz)
-        return (asked.step.loads_clk + exposed) / sm_clk_mhz + turns_us
+        # Of the launch, what shorter waves make longer.
+        cold_us = _cold(kernel, work, waves_us, asked.traffic) * kernel.numbers.chain.cold_us
+        beside_grid_us = maximum(cold_us - grid_us(kernel), 0.0)
+        return (asked.step.loads_clk + exposed) / sm_clk_mhz + turns_us + beside_grid_us
 
     clock = clock_rules(kernel, asked.traffic, beside_us)
     return _Composed(
@@ -141,7 +143,6 @@ def time_of(kernel: Kernel) -> KernelTime:
         full=work.full,
         last=work.last,
         turns_clk=work.turns_clk,
-        service=work.service,
         dram_floor_us=dram_floor_us,
         added_up_us=added_up_us(kernel, sm_clk_mhz),
     )
@@ -156,8 +157,7 @@ def _turns_us(kernel: Kernel, work: Waves, waves_us: Values, clk_us: Values) -> 
 
 
 def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
-    cold_us = kernel.numbers.chain.cold_us
-    cold = _cold(found.work, waves_us, found.asked.traffic, cold_us) if kernel.around.chained else 0.0
+    cold = _cold(kernel, found.work, waves_us, found.asked.traffic)
     return launches_us(kernel, cold, found.asked.traffic.from_dram, found.sm_clk_mhz)
 
 
@@ -169,13 +169,15 @@ def launches_us(kernel: KernelWaves, cold: Values, from_dram: Values, sm_clk_mhz
     return launch_us(kernel, cold, from_dram) + second_us
 
 
-def _cold(work: Waves, waves_us: Values, moved: Traffic, cold_us: float) -> Values:
+def _cold(kernel: Kernel, work: Waves, waves_us: Values, moved: Traffic) -> Values:
     """Cold starts of a launch in a chain [1]: one for its first loads, if operands come from DRAM.
 
     A DRAM-bound kernel has a second one: DRAM, busy at the end of the launch before, idles until this one's
     first loads. It grows as waves get shorter, down to where it would grow by more than they save.
     """
-    dram_us = work.dram_us
+    if not kernel.around.chained:
+        return 0.0
+    cold_us, dram_us = kernel.numbers.chain.cold_us, work.dram_us
     shortest_us = power(2.0 * cold_us * moved.from_dram * dram_us * dram_us, 1.0 / 3.0)
     busy = minimum(dram_us / maximum(maximum(waves_us, shortest_us), SHORTEST_WAVES_US), 1.0)
     return moved.from_dram * (1.0 + busy * busy)

@@ -10,7 +10,6 @@ from threading import Lock
 
 import numpy as np
 
-from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
@@ -39,38 +38,17 @@ def requests_in_order(
     """
     if not gpu.tpc_rounds:
         return None
-    rounds = launch_rounds(gpu, order)
-    counted = _counted_requests(rounds, gpu.l2_merging_sms, order.serpentine, order.plain_launch)
+    counted = _counted_once(gpu.tpc_rounds, gpu.l2_merging_sms, order)
     minor_shared: Values = 0.0
     major_shared: Values = 0.0
     if any_of(shared[0]) or any_of(shared[1]):
         minor_shared = where(where(schedule.minor_is_m, *shared), 1.0, 0.0)
         major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
-    group = schedule.group
-    if order.own_group is not None:
-        # Clusters pass over places outside the matrix: nearly whole groups are walked like whole ones.
-        whole = room_numbers("kernel_model").whole_group_share * order.own_group
-        group = where(group >= whole, order.own_group, group)
     return counted.of_waves(
         ctas_per_cluster,
         (minor_shared, major_shared),
-        (group, schedule.group_steps, schedule.groups),
+        (schedule.group, schedule.group_steps, schedule.groups),
         schedule.resident,
-    )
-
-
-def launch_rounds(gpu: GpuSpec, order: TileOrder) -> tuple[tuple[int, ...], ...]:
-    """The GPCs whose TPCs a launch of the family takes in turn, by round."""
-    rounds = gpu.tpc_rounds
-    return _in_turn(rounds) if order.gpcs_in_turn else rounds
-
-
-@cache
-def _in_turn(tpc_rounds: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Rounds that take one TPC of each GPC that has one left."""
-    left = Counter(gpc for tpcs in tpc_rounds for gpc in tpcs)
-    return tuple(
-        tuple(gpc for gpc in sorted(left) if left[gpc] > taken) for taken in range(max(left.values()))
     )
 
 
@@ -113,7 +91,7 @@ def ctas_of_fullest_gpc(
     """
     if not gpu.tpc_rounds:
         return 0.0
-    most, gpcs = _most_of_a_gpc(launch_rounds(gpu, order), order.plain_launch)
+    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds, order.plain_launch)
     sms = float(most.shape[1] - 1)
     row = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
     in_order = taken(most, row * (sms + 1.0) + minimum(ctas, sms))
@@ -138,23 +116,16 @@ def _most_of_a_gpc(tpc_rounds: tuple[tuple[int, ...], ...], plain_launch: bool) 
     return most, float(on_gpc.shape[1])
 
 
-@cache
-def _counted_requests(
-    tpc_rounds: tuple[tuple[int, ...], ...], most_merged: float, serpentine: bool, plain_launch: bool
-) -> _CountedRequests:
-    return _CountedRequests(tpc_rounds, most_merged, serpentine, plain_launch)
-
-
 class _CountedRequests:
     """Requests that L2 sees of waves in a family's order on a GPU, counted when they are first asked for."""
 
-    def __init__(
-        self, tpc_rounds: Sequence[Sequence[int]], most_merged: float, serpentine: bool, plain_launch: bool
-    ) -> None:
-        self.most_merged, self.serpentine = int(most_merged), serpentine
+    def __init__(self, tpc_rounds: Sequence[Sequence[int]], most_merged: float, order: TileOrder) -> None:
+        self.most_merged, self.serpentine = int(most_merged), order.serpentine
         self.gpcs = [np.array(gpc_of_clusters(tpc_rounds, ctas)) for ctas in ORDERED_SIZES]
         self.sms = len(self.gpcs[0])
-        self.plain_starts = _plain_starts(tpc_rounds) if plain_launch else None
+        self.starts = [_starts(gpcs.tolist()) if order.fills_gpcs else None for gpcs in self.gpcs]
+        if order.plain_launch:
+            self.starts[0] = _starts(gpc_of_taken_sms(tpc_rounds))
         self.kinds = (len(ORDERED_SIZES), 2, 2, self.sms + 1, self.sms + 1)
         """Sizes of a cluster less one, shared minor and major operand, width and steps of a group."""
         self.place = np.full(math.prod(self.kinds), -1.0)
@@ -253,39 +224,42 @@ class _CountedRequests:
         for extent, (panel, is_shared) in enumerate(zip((minor, major), shared, strict=True)):
             panels = panel.max(axis=1, keepdims=True, initial=0) + 1
             asked = np.where(is_shared > 0, 0, matrix * panels) + panel
-            if size == 0 and self.plain_starts is not None:
-                seen[extent, :, 1:] = _requests_of_plain_launches(asked, self.plain_starts, self.most_merged)
-                continue
-            last, merged = _earlier(asked * (gpcs.max() + 1) + gpcs, (1, self.most_merged))
-            # The first `most_merged` of a GPC make one request, each further one its share of one.
-            requests = np.cumsum((last < 0) + (merged >= 0) / self.most_merged, axis=1) / (cluster + 1)
+            starts = self.starts[size]
+            if starts is not None:
+                requests = _requests_of_filled_gpcs(asked, starts, self.most_merged)
+            else:
+                last, merged = _earlier(asked * (gpcs.max() + 1) + gpcs, (1, self.most_merged))
+                # The first `most_merged` of a GPC make one request, each further one its share of one.
+                requests = np.cumsum((last < 0) + (merged >= 0) / self.most_merged, axis=1) / (cluster + 1)
             seen[extent, :, 1 : len(gpcs) + 1] = requests
             seen[extent, :, len(gpcs) + 1 :] = requests[:, -1:]
         return seen
 
 
-def _plain_starts(tpc_rounds: Sequence[Sequence[int]]) -> IntArray:
-    """The first CTA on the GPC of each CTA, in plain launches of one CTA, of two and so on, by launch and CTA.
+_counted_once = cache(_CountedRequests)
+"""The same object for the same arguments."""
 
-    A launch fills the SMs that it takes (`gpc_of_taken_sms`) GPC after GPC.
+
+def _starts(gpcs: Sequence[int]) -> IntArray:
+    """The first cluster on the GPC of each cluster, in launches of one cluster, of two and so on, by launch and
+    cluster, if launches take room on `gpcs` in this order and fill what they take GPC after GPC.
     """
-    taken_sms = gpc_of_taken_sms(tpc_rounds)
-    starts = np.full((len(taken_sms), len(taken_sms)), len(taken_sms))
-    for ctas in range(1, len(taken_sms) + 1):
-        gpcs = np.sort(taken_sms[:ctas])
-        starts[ctas - 1, :ctas] = np.searchsorted(gpcs, gpcs)
+    starts = np.full((len(gpcs), len(gpcs)), len(gpcs))
+    for clusters in range(1, len(gpcs) + 1):
+        taken_gpcs = np.sort(gpcs[:clusters])
+        starts[clusters - 1, :clusters] = np.searchsorted(taken_gpcs, taken_gpcs)
     return starts
 
 
-def _requests_of_plain_launches(asked: IntArray, starts: IntArray, most_merged: int) -> FloatArray:
-    """Requests over those that SMs make in launches of one CTA, of two and so on, for rows of panels asked.
+def _requests_of_filled_gpcs(asked: IntArray, starts: IntArray, most_merged: int) -> FloatArray:
+    """Requests over those that SMs make in launches of one cluster, of two and so on, for rows of panels asked.
 
-    Requests merge as in `_count`, with those of CTAs from `starts` on.
+    Requests merge as in `_count`, with those of clusters from `starts` on.
     """
-    ctas = np.arange(len(starts))
-    running = ctas <= ctas[:, None]
+    clusters = np.arange(len(starts))
+    running = clusters <= clusters[:, None]
     last, merged = (before[:, None] >= starts for before in _earlier(asked, (1, most_merged)))
-    requests: FloatArray = ((~last + merged / most_merged) * running).sum(axis=2) / (ctas + 1)
+    requests: FloatArray = ((~last + merged / most_merged) * running).sum(axis=2) / (clusters + 1)
     return requests
 
 

@@ -41,12 +41,6 @@ def operands_us(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Value
     return batch.operand_bytes / dram_bytes_per_us(gpu, numbers)
 
 
-def sms_to_saturate_l2(gpu: GpuSpec) -> float:
-    """Share of the SMs whose bulk reads, each as fast as one SM alone, add up to L2's bandwidth."""
-    alone = gpu.known("l2_read_bytes_per_clk_per_sm")
-    return gpu.l2_read_bytes_per_us / (alone * gpu.sm_clk_mhz * gpu.sm_count)
-
-
 def gpcs_to_saturate_l2(gpu: GpuSpec) -> float:
     """GPCs whose ways in add up to L2's bandwidth; 0 where no such bound is known.
 

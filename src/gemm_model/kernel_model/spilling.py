@@ -26,7 +26,11 @@ def spilled_l2_bytes(resources: Resources, spilling: Record) -> Values:
 
     Counters agree with the code: 64 registers of a thread (128 columns), 136 (256 columns).
     """
+    return spilling.l2_bytes_per_byte * spilled_bytes(resources)
+
+
+def spilled_bytes(resources: Resources) -> Values:
+    """Bytes of the registers that one CTA spills."""
     if not any_of(resources.spilled_registers > 0.0):
         return 0.0
-    threads = WARPGROUP_THREADS * resources.warpgroups
-    return spilling.l2_bytes_per_byte * REGISTER_BYTES * threads * resources.moved_registers
+    return REGISTER_BYTES * WARPGROUP_THREADS * resources.warpgroups * resources.moved_registers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
@@ -24,13 +26,16 @@ from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import workspace_bytes
-from gemm_model.kernel_model.spilling import spilled_l2_bytes
+from gemm_model.kernel_model.spilling import spilled_bytes, spilled_l2_bytes
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.mechanisms import KernelNumbers
 
 L2_WRITES = 1.5
 """L2 bytes for a byte written [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the median): half
 of the writes cross to the other half of L2."""
+BYTES_IN_STEP = 47.0
+"""What L2 gives each SM in a clock [B/clk]; tiles that ask for more at the peak of their MMAs fall behind; counters
+(h200): 11.2 TB/s, which GEMMs reach, over 132 SMs at 1.81 GHz, the clock under MMAs."""
 SECTOR_OF_LINE = 0.25
 """Share of a row outside the matrix that L2 reads [1]; loads without multicast (1 with); counters (h200, quack,
 cutlass and triton: 0.25 to 0.26, with multicast 1.00): one of a line's four sectors."""
@@ -82,7 +87,7 @@ def traffic(kernel: Kernel) -> Traffic:
     read_once = operands + sources
     kept = _operands_kept(kernel, read_once + output)
     panels, asked = _wave_panels(batch, schedule), _requests(kernel)
-    fresh = _fresh_panels(panels, schedule, numbers.l2_capacity.share * gpu.l2_bytes)
+    fresh = _fresh_panels(panels, kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
     late = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
@@ -254,36 +259,73 @@ def _dram_reads(
     so L2 serves the repeated uses of a panel, except by tiles that lag too far behind. The next wave of a group
     reads its minor panels again, the next group the major operand: from L2, if it kept them meanwhile.
     """
-    schedule, gpu = kernel.schedule, kernel.gpu
-    capacity = kernel.numbers.l2_capacity.share * gpu.l2_bytes
-    waves = maximum(schedule.tiles / schedule.resident, 1.0)
+    waves = maximum(kernel.schedule.tiles / kernel.schedule.resident, 1.0)
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
-    late = maximum(requests - streamed, 0.0) * _late_share(streamed, capacity, gpu, kernel.numbers)
+    late = maximum(requests - streamed, 0.0) * _late_share(kernel, streamed, requests)
     # Operands that fit in L2 together stay, however far apart the tiles are.
-    return maximum(streamed + (1.0 - kept_share(operands, capacity)) * late, operands)
+    return maximum(streamed + (1.0 - _panels_kept(operands, _capacity(kernel))) * late, operands)
 
 
-def _fresh_panels(panels: _WavePanels, schedule: TileSchedule, capacity: Values) -> tuple[Values, Values]:
+def _capacity(kernel: Kernel) -> Values:
+    """Bytes of L2 that keep panels: spilled registers, which return at each k tile, stay there too."""
+    capacity = kernel.numbers.l2_capacity.share * kernel.gpu.l2_bytes
+    spilled = kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel.resources)
+    return capacity / (1.0 + spilled / capacity)
+
+
+def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
+    """Share of panels that L2 still holds once so many bytes have passed [1]."""
+    return kept_share(passed_bytes, capacity, room_numbers("kernel_model").l2_panel_order)
+
+
+def _fresh_panels(panels: _WavePanels, kernel: Kernel) -> tuple[Values, Values]:
     """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
+    schedule, capacity = kernel.schedule, _capacity(kernel)
     waves = maximum(schedule.tiles / schedule.resident, 1.0)
     minor_new = minimum(panels.minor_operand_bytes / (waves * panels.minor_bytes), 1.0)
     major_new = minimum(panels.major_operand_bytes / (waves * panels.major_bytes), 1.0)
-    return (
-        1.0 - (1.0 - minor_new) * kept_share(panels.until_minor_bytes, capacity),
-        1.0 - (1.0 - major_new) * kept_share(panels.until_major_bytes, capacity),
-    )
+    across = minimum((schedule.groups - 1.0) * major_new, 1.0 - major_new)
+    next_wave = _panels_kept(panels.until_minor_bytes, capacity)
+    if kernel.family.tile_order.serpentine:
+        next_group = _kept_by_turn(panels, schedule, capacity)
+    else:
+        next_group = _panels_kept(panels.until_major_bytes, capacity)
+    # Waves that begin within a step share its major panel with the wave before.
+    within = 1.0 - major_new - across
+    return 1.0 - (1.0 - minor_new) * next_wave, 1.0 - across * next_group - within * next_wave
 
 
-def _late_share(streamed: Values, capacity: Values, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
-    """Share of the repeated requests for a panel that miss in L2 [1]; 0 on cards of unknown DRAM latency.
+def _kept_by_turn(panels: _WavePanels, schedule: TileSchedule, capacity: Values) -> Values:
+    """Share of the major panels that L2 keeps until the next group walks back over them [1].
 
-    Requests merge while the first one waits for DRAM. If 1 / (1 + x) of them merge, with
-    x = `coalescing.loss_per_ms` x L2 time, then tiles are x DRAM latencies apart. L2 takes in the `streamed` bytes
-    in its own time, which cancels: loss x DRAM latency x streamed bytes pass before the last tile's request.
+    The first ones come after a wave, the last ones after two groups: Gauss's three points between them.
     """
-    latency_ms = (gpu.dram_latency_ns or 0.0) * 1e-6
-    came_by = numbers.coalescing.loss_per_ms * latency_ms * streamed / capacity
-    return came_by / (1.0 + came_by)
+    near = minimum(panels.until_minor_bytes, panels.until_last_bytes)
+    far = where(schedule.group * schedule.group_steps > schedule.resident, panels.until_last_bytes, near)
+    middle, reach = 0.5 * (far + near), 0.5 * math.sqrt(0.6) * (far - near)
+    ends = _panels_kept(middle - reach, capacity) + _panels_kept(middle + reach, capacity)
+    return (5.0 * ends + 8.0 * _panels_kept(middle, capacity)) / 18.0
+
+
+def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
+    """Share of the repeated requests for a panel that miss in L2 [1], because their tile fell behind.
+
+    L2 serves tiles unevenly. Where it delays MMAs at their peak rate and the additions of slow sums, tiles fall
+    behind by `coalescing.drift` of its work, which is counted in the times that the `streamed` bytes fill L2. A
+    panel that one tile alone needs is never late.
+    """
+    schedule, gpu, numbers, resources = kernel.schedule, kernel.gpu, kernel.numbers, kernel.resources
+    ctas, spilled = kernel.cluster_size * schedule.resident, spilled_l2_bytes(resources, numbers.spilling)
+    asked = requests * schedule.resident / (schedule.tiles * schedule.k_tiles) + ctas * spilled
+    # MMAs of half the bytes take half the time. Faster ones, or clocks, leave the bytes as they are.
+    slow_adds = where(resources.slow_sums, 1.0 / gpu.cuda_core_fma_per_clk_per_sm, 0.0)
+    mma_clk = resources.cta_k * kernel.batch.a_bytes_per_element / gpu.flop_per_clk_per_sm.get("fp16", 1.0)
+    math_clk = kernel.batch.cta_m * kernel.batch.cta_n * (mma_clk + slow_adds)
+    in_step = math_clk * BYTES_IN_STEP * gpu.sm_count
+    delayed = kept_share(in_step, asked, numbers.overlap.loads_dram_order)
+    shared = 1.0 - 1.0 / maximum(minimum(schedule.minor_panels, schedule.major_panels), 1.0)
+    behind = numbers.coalescing.drift * streamed / _capacity(kernel) * delayed * shared
+    return behind / (1.0 + behind)
 
 
 def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
@@ -305,6 +347,8 @@ class _WavePanels:
     """Bytes that L2 takes in until the next wave of a group reads the minor panels again."""
     until_major_bytes: Values
     """Bytes that L2 takes in until the next group reads the major panels again."""
+    until_last_bytes: Values
+    """The same for the panels that a group walks back to last."""
 
     @property
     def bytes(self) -> Values:
@@ -329,23 +373,15 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
     minor = schedule.minor_panels * minor_panel * minor_matrices
     major = schedule.major_panels * major_panel * major_matrices
-    a_operand = batch.a_once_bytes
-    b_operand = batch.operand_bytes - a_operand
-    minor_operand, major_operand = in_order(schedule.minor_is_m, a_operand, b_operand)
     # Outputs take lines of L2 as well.
     tile_output = batch.output_bytes * schedule.sharers / schedule.tiles
     until_minor = where(schedule.group > schedule.resident, schedule.group * minor_panel, minor + major)
     until_minor = until_minor + schedule.resident * tile_output
     group_tiles = maximum(schedule.group * schedule.group_steps, schedule.resident)
     until_major = minor + schedule.group_steps * major_panel * major_matrices + group_tiles * tile_output
-    return _WavePanels(
-        minor_bytes=minor,
-        major_bytes=major,
-        minor_operand_bytes=minor_operand,
-        major_operand_bytes=major_operand,
-        until_minor_bytes=until_minor,
-        until_major_bytes=until_major,
-    )
+    until_last = until_major + minor + group_tiles * tile_output
+    operands = in_order(schedule.minor_is_m, batch.a_once_bytes, batch.operand_bytes - batch.a_once_bytes)
+    return _WavePanels(minor, major, *operands, until_minor, until_major, until_last)
 
 
 def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Values, Values]) -> Values:
@@ -365,9 +401,8 @@ def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Va
 
 def rows_missed_share(kernel: Kernel) -> Values:
     """Share of a wave's row panels that miss in L2 [1]: new panels and evicted ones."""
-    schedule, capacity = kernel.schedule, kernel.numbers.l2_capacity.share * kernel.gpu.l2_bytes
-    fresh = _fresh_panels(_wave_panels(kernel.batch, schedule), schedule, capacity)
-    return in_order(schedule.minor_is_m, *fresh)[0]
+    fresh = _fresh_panels(_wave_panels(kernel.batch, kernel.schedule), kernel)
+    return in_order(kernel.schedule.minor_is_m, *fresh)[0]
 
 
 def _merged_bytes(asked: _Requests, fresh: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:

@@ -174,9 +174,8 @@ class TileOrder:
     plain_launch: bool = False
     """Whether single CTAs are launched without a cluster attribute. Consecutive CTAs then fill one GPC after
     another; launches with clusters go to the GPCs in turn."""
-    gpcs_in_turn: bool = False
-    """Whether clusters of two go to all GPCs in turn from the first on, where other launches begin with the eight
-    SMs of one GPC; cuBLAS: L2 counters of 150 kernels, of QuACK's beside them on the same H200."""
+    fills_gpcs: bool = False
+    """Whether consecutive clusters of any size fill one GPC after another; cuBLAS: L2 counters of 487 kernels."""
     maps_of_groups: bool = False
     """Whether each group has tensor maps of its own, so that rows behind it are out of bounds; otherwise they
     belong to the next group."""
