@@ -37,7 +37,7 @@ def cpu_seconds(*words):
     ],
 )
 def test_it_starts_fast(name, words):
-    assert min(cpu_seconds(*words) for _ in range(3)) < CPU_SECONDS[name]
+    assert any(cpu_seconds(*words) < CPU_SECONDS[name] for _ in range(3))
 
 
 def test_importing_the_package_imports_no_other():

@@ -15,7 +15,7 @@ from gemm_model.commands.plan import budget
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch):
-    monkeypatch.setattr(planning, "CANDIDATE_SHAPES", 40)
+    monkeypatch.setattr(planning, "CANDIDATE_SHAPES", 25)
 
 
 def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):

@@ -47,67 +47,6 @@ def test_classic_script_and_command_do_the_same_work(tmp_path, classic_table, ge
     assert (kernels.count("\nRATIO: "), lines.count("\nRATIO: "), accuracy) == (6, 0, same)
 
 
-def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_table, gemm_model):
-    words = ("--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
-    assert gemm_model("predict", "--input", classic_table, "--output", tmp_path, *words).code == 0
-    written = pd.read_csv(tmp_path / "predictions_WSPersistentGEMMModel.csv")
-    assert written["predicted_us"].iloc[0] == pytest.approx(376.1631394230768, rel=1e-12)
-    assert written["ratio"].iloc[1] == pytest.approx(0.5794853639180193, rel=1e-9)
-    assert written["limiter"].tolist()[:2] == ["LOAD", "EPILOGUE"]
-    phases = written[[name for name in written if name.startswith("phase_")]].sum(axis=1)
-    assert phases.tolist() == pytest.approx(written["predicted_us"].tolist())
-    summary = json.loads((tmp_path / "summary_WSPersistentGEMMModel.json").read_text())
-    assert summary["rows"] == 3
-    assert {group["rows of"] for group in summary["accuracy"]} == {"all", "e2m1", "fp8"}
-
-
-def test_a_table_s_output_is_a_file_by_its_ending_or_a_folder(tmp_path, classic_table, gemm_model):
-    words = ("predict", "gpu=b200_1300mhz", "model=SOLModel", "--input", classic_table, "--output")
-    (tmp_path / "held.csv").mkdir()
-    for name in ("rows.csv", "rows.json", "folder", "held.csv", "v1.5"):
-        assert gemm_model(*words, tmp_path / name).code == 0
-    written = (tmp_path / "rows.csv").read_text()
-    for name in ("folder", "held.csv", "v1.5"):
-        assert (tmp_path / name / "predictions_SOLModel.csv").read_text() == written
-    assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 3
-    refused = gemm_model(*words, tmp_path / "rows.csv.gz")
-    assert (refused.code, (tmp_path / "rows.csv.gz").exists()) == (2, False)
-    assert "expected a name that ends in one of" in refused.err
-
-
-def test_formats_put_data_on_stdout_and_words_on_stderr(classic_table, gemm_model):
-    words = ("predict", "--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
-    as_json = gemm_model(*words, "--format", "json")
-    assert [row["m"] for row in json.loads(as_json.out)["rows"]] == [4096, 4096, 4096]
-    assert "predicting 3 kernels" in as_json.err
-    as_csv = gemm_model(*words, "--format", "csv")
-    assert as_csv.out.splitlines()[0].startswith("in_dtype,acc_dtype")
-    assert len(as_csv.out.splitlines()) == 4
-
-
-def test_one_kernel_is_predicted_and_explained(gemm_model):
-    words = ("--m", 4096, "--n", 4096, "--k", 4096, "--dtype", "fp8", "--cta", "128x256", "--cluster", "2x1")
-    words += ("--gpu", "h200", "--model", "WSPersistentGEMMModel")
-    text = gemm_model("predict", *words)
-    assert text.code == 0
-    assert "MNK 4096 4096 4096" in text.out
-    assert "limiter: LOAD" in text.out
-    result = json.loads(gemm_model("predict", *words, "--format", "json").out)["result"]
-    assert (result["problem"]["a_dtype"], result["kernel"]["cta_n"]) == ("e4m3", 256)
-    assert result["prediction"]["limiter"] == "LOAD"
-    assert sum(result["prediction"]["phases_us"].values()) == pytest.approx(
-        result["prediction"]["predicted_us"]
-    )
-
-
-def test_a_band_says_what_it_was_held_out_of_and_stands_only_where_there_was_any(gemm_model):
-    words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x128")
-    assert "(90 % of measured rows launched alone, held out of the fit)" in gemm_model(*words).out
-    lent = gemm_model(*words, "--gpu", "a100_sxm_80gb").out
-    assert "(90 % of rows elsewhere that were predicted with numbers lent like these)" in lent
-    assert "error band" not in gemm_model(*words, "--model", "SOLModel").out
-
-
 def test_unvalidated_gpus_carry_a_caveat(gemm_model):
     words = ("predict", "--m", 64, "--n", 64, "--k", 64, "--cta", "64x64", "--model", "SOLModel")
     assert "caveat: GPU rtx_4090: not validated" in gemm_model(*words, "--gpu", "rtx_4090").out
@@ -222,7 +161,7 @@ def test_the_start_of_any_verb_imports_nothing_that_takes_long():
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     table = tmp_path / "long.csv"
-    table.write_text("in_dtype,m,n,k\n" + "bf16,128,128,128\n" * 20_000)
+    table.write_text("in_dtype,m,n,k\n" + "bf16,128,128,128\n" * 6_000)
     predict = f"'{sys.executable}' -m gemm_model.cli predict --input '{table}' --model SOLModel --format csv"
     command = f"{predict} | head -n 1"
     result = subprocess.run(

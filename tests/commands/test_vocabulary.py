@@ -98,15 +98,6 @@ def test_lists(gemm_model):
     assert gemm_model("list", "colours").code == 2
 
 
-def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):
-    lines = gemm_model("--version").out.splitlines()
-    assert lines[0].startswith("gemm-model ")
-    names = [line.split()[0] for line in lines[1:]]
-    assert names[:3] == ["gpu", "model", "pipeline"]
-    assert "calibration" in names
-    assert all(len(line.split()[1]) == 12 for line in lines[1:])
-
-
 def test_completion_knows_verbs_and_options(gemm_model):
     script = gemm_model("completion", "bash").out
     assert "--why-not" in script
@@ -176,23 +167,6 @@ def test_emit_implies_its_family(gemm_model):
     found = gemm_model("rank", *SIZES, "--emit", "triton")
     assert found.code == 0, found.err
     assert found.out == gemm_model("rank", *SIZES, "--emit", "triton", "--family", "triton").out
-
-
-def test_long_times_are_told_without_exponents(gemm_model):
-    sizes = ("--m", 32768, "--n", 32768, "--k", 32768)
-    for words in (("rank", *sizes), ("predict", *sizes, "--cta", "128x256")):
-        assert "e+0" not in gemm_model(*words).out
-
-
-def test_a_table_of_kernels_is_told_on_a_screen_by_what_tells_its_rows_apart(gemm_model, tmp_path):
-    path = tmp_path / "kernels.csv"
-    rows = [f"64,64,64,bf16,128,128,1,1,{2 ** (place % 3)}" for place in range(100)]
-    path.write_text("\n".join(["m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,swizzle", *rows]))
-    found = gemm_model("predict", "--input", path)
-    assert len(found.out.splitlines()) <= 40
-    assert "swizzle" in found.out.splitlines()[0]
-    assert "cta_m" not in found.out
-    assert "... and 62 rows more" in found.out
 
 
 def test_every_missing_key_of_a_card_is_told_at_once(gemm_model, tmp_path):

@@ -171,9 +171,9 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path):
             record = dataset.add_rows(record, number, texts, "a test")
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(8)))
+        list(pool.map(write, range(4)))
     dataset = DataSet(tmp_path / "set")
-    assert len(dataset.read()) == 8 * 3 * 3
+    assert len(dataset.read()) == 4 * 3 * 3
     assert dataset.damage(dataset.parts()) == {}
 
 

@@ -375,6 +375,7 @@ with journal.begun(DataSet.create(Path(sys.argv[1])), {"sweep": "full"}) as kept
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_a_torn_row_lose_nothing_that_was_written(environment, tmp_path):
     """Files may grow to 8 KiB: the journal is full long before 200 rows."""
     limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash", sys.executable, "-c", FULL_DISK]
@@ -393,6 +394,7 @@ def test_a_full_disk_and_a_torn_row_lose_nothing_that_was_written(environment, t
     assert table["m"].tolist() == list(range(written))
 
 
+@pytest.mark.slow
 def test_rows_of_a_killed_writer_are_there_again(environment, tmp_path):
     script = FULL_DISK.replace("range(200)", "range(10**9)")
     process = subprocess.Popen(

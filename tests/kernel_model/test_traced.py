@@ -10,11 +10,15 @@ from gemm_model.kernels.candidates import candidate_spaces
 from gemm_model.kernels.registry import families, family_of
 
 OPTIONS = [{}, {"regime": "sustained"}, {"regime": "graph", "without": ["l2_capacity"]}]
-KERNELS = [(gpu, name) for gpu in ("h200", "b200_1300mhz", "a100_sxm_80gb") for name in families(gpu)]
+KERNELS = [
+    pytest.param(gpu, name, options, marks=[pytest.mark.slow] if gpu != "h200" and options else [])
+    for gpu in ("h200", "b200_1300mhz", "a100_sxm_80gb")
+    for name in families(gpu)
+    for options in OPTIONS
+]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize(("card", "family"), KERNELS)
+@pytest.mark.parametrize(("card", "family", "options"), KERNELS)
 def test_traced_formulas_predict_the_same(card, family, options, monkeypatch):
     gpu, problem = load_gpu(card), GemmProblem.of(1000, 520, 776, batch=3)
     monkeypatch.setattr(traced, "OFTEN", 0.5)

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,23 +239,26 @@ def test_fit_starts_inside_its_bounds():
         assert low <= guess <= high
 
 
+EARLIER = ("overlap_earlier_test", "overlap_earlier_test_repeat")
 FURTHER = ("overlap_other_shapes", "overlap_other_shapes_repeat")
 
 
 @pytest.mark.parametrize(
-    ("tables", "count", "mean", "largest"),
+    ("tables", "count", "mean", "largest", "regret"),
     [
-        ((SURFACES, REPEAT), 45, 0.04, 0.10),
-        pytest.param((SURFACES,), 45, 0.04, 0.10, marks=pytest.mark.slow),
-        pytest.param((REPEAT,), 45, 0.04, 0.10, marks=pytest.mark.slow),
-        pytest.param(FURTHER, 46, 0.055, np.inf, marks=pytest.mark.slow),
-        pytest.param(("overlap_test_shapes",), 52, 0.068, np.inf, marks=pytest.mark.slow),
-        pytest.param(("overlap_test_shapes_repeat",), 40, 0.068, np.inf, marks=pytest.mark.slow),
+        ((SURFACES, REPEAT), 45, 0.04, 0.10, 0.03),
+        pytest.param((SURFACES,), 45, 0.04, 0.10, 0.03, marks=pytest.mark.slow),
+        pytest.param((REPEAT,), 45, 0.04, 0.10, 0.03, marks=pytest.mark.slow),
+        pytest.param(FURTHER, 46, 0.055, np.inf, 0.03, marks=pytest.mark.slow),
+        pytest.param(("overlap_test_shapes",), 52, 0.068, np.inf, 0.03, marks=pytest.mark.slow),
+        pytest.param(("overlap_test_shapes_repeat",), 40, 0.068, np.inf, 0.03, marks=pytest.mark.slow),
+        pytest.param(("overlap_earlier_other",), 0, 0.04, 0.10, 0.06, marks=pytest.mark.slow),
+        pytest.param(EARLIER, 0, 0.06, np.inf, 0.06, marks=pytest.mark.slow),
     ],
 )
-def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest):
-    """Each run and means of runs: the error, and the tuner's pick by the model alone. The last two are of shapes
-    that nothing was fitted to.
+def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest, regret):
+    """Each run and means of runs: the error, and the tuner's pick by the model alone. The last four are of
+    shapes and builds that nothing was fitted to.
     """
     rows = accuracy(surfaces(*tables), gpu, model.parameters)
     assert len(rows) == count
@@ -264,22 +266,7 @@ def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest)
     assert rows["mean_error"].mean() < mean
     assert rows["mean_error"].max() < largest
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
-    assert rows["regret"].max() <= 0.03
-
-
-@pytest.mark.slow
-def test_builds_of_an_earlier_plan_are_predicted(model, gpu):
-    """Tables that nothing is fitted to now: 43 of 46 picks are within 3 %."""
-    other = accuracy(surfaces("overlap_earlier_other"), gpu, model.parameters)
-    further = accuracy(surfaces("overlap_earlier_test", "overlap_earlier_test_repeat"), gpu, model.parameters)
-    assert other["mean_error"].mean() < 0.04
-    assert other["mean_error"].max() < 0.10
-    assert further["mean_error"].mean() < 0.06
-    rows = pd.concat([other, further])
-    assert len(rows) == 46
-    assert (rows["pick_us"] <= rows["serialized_us"]).all()
-    assert (rows["regret"] <= 0.03).sum() >= 43
-    assert rows["regret"].max() < 0.06
+    assert rows["regret"].max() <= regret
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):
@@ -287,7 +274,7 @@ def test_runs_of_the_same_cases_are_averaged(tmp_path):
     assert both["layer_us"].to_numpy() == pytest.approx((one["layer_us"] + two["layer_us"]).to_numpy() / 2)
     path = tmp_path / "short.csv"
     full = tmp_path / "full.csv"
-    one.to_csv(full, index=False)
+    one.head(60).to_csv(full, index=False)
     one.head(57).to_csv(path, index=False)
     with pytest.raises(InputError, match="expected the same cases in the same order"):
         read_surfaces(full, path)

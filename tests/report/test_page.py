@@ -15,12 +15,10 @@ from gemm_model import GemmProblem, rank
 from gemm_model.cli import main
 from gemm_model.commands.benchmark import write_page
 from gemm_model.core.errors import MissingExtraError
-from gemm_model.core.prediction import Prediction
 from gemm_model.report.page import html as page_html_module
 from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
-from gemm_model.report.page.kernel import wave_timeline
 from gemm_model.report.page.pipeline import stages_taken
 from tests.cases import cases
 
@@ -85,6 +83,10 @@ def test_pages_of_other_verbs(words, titles, tmp_path):
     assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
     assert [figure["title"] for figure in content(tmp_path / "page.html")["figures"]] == [*titles]
     assert (tmp_path / "page.html").stat().st_size < 4e6
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
+    assert "http" not in own, "a page needs no network"
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", own)
 
 
 def test_page_of_a_benchmark_compares_its_rows(tmp_path):
@@ -92,14 +94,6 @@ def test_page_of_a_benchmark_compares_its_rows(tmp_path):
     write_page(Namespace(output=source, html=tmp_path / "page.html", overrides=["gpu=h200"]))
     assert len(columns(tmp_path / "page.html")["measured_us"]) == 40
     assert "<h1>rows.csv</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_page_needs_no_network(tmp_path):
-    assert main(["explore", *SHAPE, "--html", str(tmp_path / "page.html")]) == 0
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
-    assert not re.search(r"""(src|href)=["'](?!#|data:)""", own)
-    assert "http" not in own
 
 
 def test_texts_of_a_page_cannot_end_its_script_or_become_markup():
@@ -137,23 +131,6 @@ def test_without_plotly_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(page_html_module, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match=r"gemm-model\[plot\]"):
         page_html_module.plotly_script()
-
-
-def test_waves_end_with_the_runtime_where_a_residual_takes_time_off():
-    prediction = Prediction(
-        runtime_us=10.0,
-        limiter="TENSOR",
-        phases_us={"launch": 3.0, "waves": 9.0, "residual": -2.0},
-        details={"full_waves": 2.0, "last_wave_tiles": 33.0, "tiles_per_wave": 66.0},
-        bytes_by_level={},
-    )
-    launch, waves = wave_timeline(prediction).traces
-    assert launch["x"] == [1.5]
-    assert launch["width"] == [3.0]
-    # Seven us are left for three waves, of which the last fills half of the card.
-    assert waves["width"] == pytest.approx([7 / 3] * 3)
-    assert waves["x"][-1] + waves["width"][-1] / 2 == pytest.approx(10.0)
-    assert waves["y"] == [100.0, 100.0, 50.0]
 
 
 def test_tiles_without_a_kernel_have_no_text_on_the_map():

@@ -12,7 +12,7 @@ from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.rows import Row
 from gemm_model.bench.sweep import estimated_row_ms
 from gemm_model.calibration.design import left_unknown, planned
-from gemm_model.calibration.quick import SEED, random_rows, rows_of_sizes, sensitivities
+from gemm_model.calibration.quick import SEED, legal_kernels, random_rows, rows_of_sizes, sensitivities
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
@@ -59,6 +59,7 @@ def planned_rows(
     for dtype in types:
         if not gpu.multiplies(operand_type(dtype)[0]):
             raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
+        legal_kernels(gpu, family, dtype)  # refuses
     donor, _ = calibration_for(gpu, family.name)
     draw = random.Random(SEED)
     pool: list[Row] = []

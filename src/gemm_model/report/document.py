@@ -123,7 +123,7 @@ def _cells(column: pd.Series, name: str) -> list[Any]:
 
     if name in NUMBER_COLUMNS and not pd.api.types.is_numeric_dtype(column.dtype):
         column = pd.to_numeric(column.where(column != ""), errors="coerce").convert_dtypes()
-    missing = column.isna() if column.dtype != object else column.isna() | (column == "")
+    missing = column.isna() | (column == "")
     return [None if gap else value for value, gap in zip(column.astype(object), missing, strict=True)]
 
 

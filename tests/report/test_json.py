@@ -4,9 +4,11 @@ import json
 from importlib.resources import files
 
 import jsonschema
+import pandas as pd
 import pytest
 
 from gemm_model.cli import VERBS, parser_of
+from gemm_model.report.document import records
 from tests.cases import cases
 from tests.conftest import ROOT
 
@@ -69,6 +71,7 @@ def test_tables_too(gemm_model, tmp_path, classic_table):
     words = ("--input", classic_table, "--model", "WSPersistentGEMMModel", "--gpu", "b200_1300mhz")
     rows = document_of(gemm_model, "predict", *words)["rows"]
     assert [(row["m"], row["cta_n"]) for row in rows] == [(4096, 64), (4096, 256), (4096, 256)]
+    assert records(pd.DataFrame({"name": ["a", ""]})) == [{"name": "a"}, {"name": None}]
     lines = gemm_model("predict", *words, "--format", "jsonl").out.splitlines()
     assert [json.loads(line) for line in lines] == rows
 
