@@ -91,8 +91,7 @@ def require_each_row_once(folder, rows, runs=1):
         row = rows[cells["order"]]
         assert (cells["m"], cells["n"]) == (row.problem.m, row.problem.n)
         if cells["disposition"] == "ok":
-            base = row.problem.m / 64 + row.config.cta_n / 128 + row.config.swizzle / 100
-            assert cells["min_us"] == pytest.approx(base)
+            assert cells["min_us"] == pytest.approx(base_us(row))
 
 
 @pytest.mark.slow

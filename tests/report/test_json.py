@@ -72,8 +72,11 @@ def test_tables_too(gemm_model, tmp_path, classic_table):
     rows = document_of(gemm_model, "predict", *words)["rows"]
     assert [(row["m"], row["cta_n"]) for row in rows] == [(4096, 64), (4096, 256), (4096, 256)]
     assert records(pd.DataFrame({"name": ["a", ""]})) == [{"name": "a"}, {"name": None}]
-    lines = gemm_model("predict", *words, "--format", "jsonl").out.splitlines()
-    assert [json.loads(line) for line in lines] == rows
+    lines = gemm_model("predict", *words, "--format", "jsonl")
+    assert [json.loads(line) for line in lines.out.splitlines()] == rows
+    assert "predicting 3 kernels" in lines.err
+    head, *cells = gemm_model("predict", *words, "--format", "csv").out.splitlines()
+    assert (head.startswith("in_dtype,acc_dtype"), len(cells)) == (True, 3)
 
 
 def test_a_profile_without_sizes_too(gemm_model, tmp_path):

@@ -110,23 +110,6 @@ def test_texts_of_a_page_cannot_end_its_script_or_become_markup():
     assert text.count("</script>") == 4
 
 
-@pytest.mark.parametrize("name", ["page.txt", "page"])
-def test_a_name_that_is_no_page_is_refused_before_the_work(name, tmp_path, capsys):
-    assert main(["predict", "--input", "missing.csv", "--html", str(tmp_path / name)]) == 2
-    assert "ends in .html" in capsys.readouterr().err
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path, capsys):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert main(["explore", *SHAPE, "--html", str(tmp_path / "file" / "page.html")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
-
-
-def test_html_for_one_kernel_is_refused(tmp_path, capsys):
-    assert main(["predict", *SHAPE, "--cta", "128x128", "--html", str(tmp_path / "page.html")]) == 2
-    assert "explore" in capsys.readouterr().err
-
-
 def test_without_plotly_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(page_html_module, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match=r"gemm-model\[plot\]"):
