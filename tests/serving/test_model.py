@@ -1,6 +1,6 @@
 """The formulas by hand, and the measured kernels of models that nothing was fitted to."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +84,8 @@ def test_short_rows_wait_for_activations_of_dram(gpu, activation):
 
 def test_a_ring_of_one_stage_waits_and_works_in_turn():
     two, three = (launches(SMALL, 16, 64, 128, 1, 4, s, gpu="a100_sxm_80gb") for s in (2, 3))
-    waiting, working = NUMBERS.load_latency_clk, two.step_chain_clk[0] - NUMBERS.load_latency_clk
-    assert three.step_chain_clk[0] == pytest.approx(np.hypot(waiting / 2, working))
+    waiting, working = NUMBERS.load_latency_clk, model.step_chain_clk(two)[0] - NUMBERS.load_latency_clk
+    assert model.step_chain_clk(three)[0] == pytest.approx(np.hypot(waiting / 2, working))
 
 
 def test_warps_read_the_operands_of_mmas_from_registers():
@@ -118,7 +118,7 @@ def test_a_cta_starts_and_stores_beside_its_steps():
     found = launches(ServedProduct(tokens=64, n=2048, k=256), 64, 128, 128, 1, 4, 4)
     store, first = NUMBERS.store_clk * 64 * 128 / 128, NUMBERS.load_latency_clk * (1 - 1 / 3)
     assert model.sm_clk(found)[0] == pytest.approx(2 * found.step_sm_clk[0] + NUMBERS.cta_clk + store)
-    assert model.chain_clk(found)[0] == pytest.approx(2 * found.step_chain_clk[0] + first + store)
+    assert model.chain_clk(found)[0] == pytest.approx(2 * model.step_chain_clk(found)[0] + first + store)
 
 
 @pytest.mark.parametrize(("gpu", "first"), [("h200", 0), ("a100_sxm_80gb", 1)])
@@ -129,10 +129,10 @@ def test_tritons_number_of_stages_wins_a_tie_where_formulas_stand_alone(gpu, fir
 
 
 def test_warm_weights_come_from_l2():
-    product = ServedProduct(tokens=16, n=256, k=512, experts=8, topk=2)
-    grid = TileGrid.of([TileConfig(16, 64, 128, 1)])
-    cold, warm = (model.launches_of(product, grid, H200, warm=warm) for warm in (False, True))
+    cold = launches(ServedProduct(tokens=16, n=256, k=512, experts=8, topk=2), 16, 64, 128, 1)
+    warm = replace(cold, warm=True)
     assert model.times_of(warm).dram_us[0] < 0.2 * model.times_of(cold).dram_us[0]
+    assert model.latency_clk(warm)[0] == pytest.approx(H200.l2_latency_clk, rel=0.01)
 
 
 def test_what_does_not_fit_takes_for_ever():

@@ -85,18 +85,10 @@ class Kernels:
     gpu: GpuSpec
     numbers: Numbers
     resources: Resources
-    row_sizes: tuple[FloatArray, NDArray[np.int64]]
-    """The tiles' heights, and which of them each configuration has."""
 
     def take(self, rows: NDArray[np.int64]) -> Kernels:
         """Some of the configurations."""
-        sizes, size_of_each = self.row_sizes
-        return replace(
-            self,
-            grid=self.grid.take(rows),
-            resources=self.resources.take(rows),
-            row_sizes=(sizes, size_of_each[rows]),
-        )
+        return replace(self, grid=self.grid.take(rows), resources=self.resources.take(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,8 +99,8 @@ class Launches:
     kernels: Kernels
     step_sm_clk: FloatArray
     """What a k step of a tile takes of its SM while others wait for data."""
-    step_chain_clk: FloatArray
-    """How long a k step lasts at least."""
+    step_work_clk: FloatArray
+    """How long a k step lasts once its copies are there."""
     row_tiles: FloatArray
     launched: FloatArray
     """Tiles of rows in the grid, those without rows among them."""
@@ -122,7 +114,7 @@ class Launches:
             self,
             kernels=self.kernels.take(rows),
             step_sm_clk=self.step_sm_clk[rows],
-            step_chain_clk=self.step_chain_clk[rows],
+            step_work_clk=self.step_work_clk[rows],
             row_tiles=self.row_tiles[rows],
             launched=self.launched[rows],
         )
@@ -170,16 +162,20 @@ class Launches:
         return self.gpu.sm_clk_mhz * self.gpu.mma_clk_share
 
     @property
+    def tile_bytes(self) -> FloatArray:
+        """A k tile of weights [B]."""
+        return self.grid.cta_n * self.grid.cta_k * self.product.weight_bytes
+
+    @property
+    def in_flight_bytes(self) -> FloatArray:
+        """Weights that an SM has asked for at once at most [B]."""
+        return self.resources.ctas_per_sm * self.tile_bytes * (self.grid.stages - 1.0)
+
+    @property
     def short_rows(self) -> FloatArray:
         """What rows of k tiles cost DRAM over long ones: a row's activation hides behind its transfer, if long."""
         row = self.grid.cta_k * self.product.weight_bytes
         return _smooth_max(SHARP, np.ones_like(row), activation_bytes(self.gpu, self.numbers) / row)
-
-    @property
-    def half_lines(self) -> FloatArray:
-        """What rows of k tiles shorter than an L2 line cost L2 over whole lines."""
-        short = self.grid.cta_k * self.product.weight_bytes < LINE_BYTES
-        return np.where(short, 1.0 / self.numbers.half_line_share, 1.0)
 
 
 def launches_of(
@@ -193,16 +189,15 @@ def launches_of(
 ) -> Launches:
     """The launches of all configurations of `grid`; raises InputError where the card lacks the type."""
     gpu.flop_per_us(element_type(product.math_type).math_kind)
-    kernels, step_sm_clk, step_chain_clk = _kernels(
-        product.smallest, grid, gpu, numbers or room_numbers("serving")
-    )
-    sizes, size_of_each = kernels.row_sizes
+    numbers = numbers or room_numbers("serving")
+    kernels, step_sm_clk, step_work_clk = _kernels(product.smallest, grid, gpu, numbers)
+    sizes, size_of_each = np.unique(grid.cta_m, return_inverse=True)
     tiles = [row_tiles(product, int(size), routing) for size in sizes]
     return Launches(
         product=product,
         kernels=kernels,
         step_sm_clk=step_sm_clk,
-        step_chain_clk=step_chain_clk,
+        step_work_clk=step_work_clk,
         row_tiles=np.array([each.tiles for each in tiles])[size_of_each],
         launched=np.array([each.launched for each in tiles])[size_of_each],
         active_experts=tiles[0].active_experts,
@@ -215,15 +210,9 @@ def _kernels(
     product: ServedProduct, grid: TileGrid, gpu: GpuSpec, numbers: Numbers
 ) -> tuple[Kernels, FloatArray, FloatArray]:
     """What products of all sizes share, kept for the next one: the kernels, and their steps' clocks."""
-    kernels = Kernels(
-        product=product,
-        grid=grid,
-        gpu=gpu,
-        numbers=numbers,
-        resources=resources_of(product, grid, gpu),
-        row_sizes=np.unique(grid.cta_m, return_inverse=True),
-    )
-    return kernels, _step_sm_clk(kernels), _step_chain_clk(kernels)
+    resources = resources_of(product, grid, gpu)
+    kernels = Kernels(product=product, grid=grid, gpu=gpu, numbers=numbers, resources=resources)
+    return kernels, _step_sm_clk(kernels), _step_work_clk(kernels)
 
 
 def activation_bytes(gpu: GpuSpec, numbers: Numbers) -> float:
@@ -324,19 +313,30 @@ def _step_sm_clk(kernels: Kernels) -> FloatArray:
     return _smooth_max(SHARP, mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels), smem)
 
 
-def _step_chain_clk(kernels: Kernels) -> FloatArray:
-    """A step waits for its copies, asked for `stages` - 1 steps before, or does all its work in turn.
-
-    A ring of one stage does both in turn. Scales are loaded, not copied ahead: each step waits for its own.
-    """
+def _step_work_clk(kernels: Kernels) -> FloatArray:
+    """All work of a step in turn. Scales are loaded, not copied ahead: each step waits for its own."""
     numbers, grid = kernels.numbers, kernels.grid
-    waiting = numbers.load_latency_clk / np.maximum(grid.stages - 1.0, 1.0)
     of_thread = step_accesses(kernels.product, grid) / (grid.warps * THREADS_PER_WARP)
     to_registers = np.where(kernels.resources.from_smem, 0.0, numbers.operand_clk * of_thread)
     working = mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels) + to_registers
-    if kernels.product.block_scaled:
-        working = working + numbers.scale_wait_clk
-    return np.where(grid.stages <= SINGLE, waiting + working, _smooth_max(SOFT, waiting, working))
+    return working + numbers.scale_wait_clk if kernels.product.block_scaled else working
+
+
+def latency_clk(launches: Launches) -> FloatArray:
+    """From asking for a k tile to its use [clk]: L2's own latency for what a launch before left there."""
+    slow = launches.numbers.load_latency_clk
+    kept = _kept_share(launches) if launches.warm else np.zeros(len(launches.grid))
+    return slow + kept * ((launches.gpu.l2_latency_clk or slow) - slow)
+
+
+def step_chain_clk(launches: Launches) -> FloatArray:
+    """A step waits for its copies, asked for `stages` - 1 steps before, or does all its work in turn.
+
+    A ring of one stage does both in turn.
+    """
+    stages, working = launches.grid.stages, launches.step_work_clk
+    waiting = latency_clk(launches) / np.maximum(stages - 1.0, 1.0)
+    return np.where(stages <= SINGLE, waiting + working, _smooth_max(SOFT, waiting, working))
 
 
 def sm_clk(launches: Launches) -> FloatArray:
@@ -347,12 +347,14 @@ def sm_clk(launches: Launches) -> FloatArray:
 def chain_clk(launches: Launches) -> FloatArray:
     """How long a tile lasts at least [clk]: token ids, step after step, and its store.
 
-    The first k tile is waited for whole: no step comes before it that could hide a share.
+    The first k tile is waited for whole: no step comes before it that could hide a share. Token ids are loads
+    one after another.
     """
     numbers, ahead = launches.numbers, np.maximum(launches.grid.stages - 1.0, 1.0)
     ids_us = numbers.tile_us if launches.product.experts_total > 1 else 0.0
-    first = numbers.load_latency_clk * (1.0 - 1.0 / ahead) + ids_us * launches.clk_per_us
-    return first + launches.steps * launches.step_chain_clk + _store_clk(launches)
+    ids = ids_us * launches.clk_per_us / numbers.load_latency_clk
+    first = latency_clk(launches) * (1.0 - 1.0 / ahead + ids)
+    return first + launches.steps * step_chain_clk(launches) + _store_clk(launches)
 
 
 def _store_clk(launches: Launches) -> FloatArray:
@@ -368,10 +370,11 @@ def _busy_us(launches: Launches, ctas: FloatArray) -> FloatArray:
 
 
 def _l2_us(launches: Launches) -> FloatArray:
-    """All tiles' loads at L2's bandwidth; equal requests of neighbours merge [us]."""
+    """All tiles' loads at L2's bandwidth [us]; equal requests of neighbours merge, half lines cost more."""
     product, grid = launches.product, launches.grid
     row = launches.tile_rows * product.activation_bytes + grid.cta_n * product.weight_bytes
-    loaded = launches.tiles * launches.steps * grid.cta_k * row * launches.half_lines
+    rate = np.where(grid.cta_k * product.weight_bytes < LINE_BYTES, launches.numbers.half_line_share, 1.0)
+    loaded = launches.tiles * launches.steps * grid.cta_k * row / rate
     merged = launches.numbers.l2_merged if launches.gpu.l2_merging_sms > 1 else 1.0
     return loaded / (launches.gpu.l2_read_bytes_per_us * merged)
 
@@ -379,14 +382,26 @@ def _l2_us(launches: Launches) -> FloatArray:
 def _dram_us(launches: Launches) -> FloatArray:
     """Weights of the experts at work, rows of A and of C at DRAM's bandwidth [us]."""
     product, gpu = launches.product, launches.gpu
-    weights = launches.active_experts * _slab_bytes(product) * _weight_passes(launches)
-    rows = product.tokens if product.gathered else product.rows
-    activations = rows * product.k * product.activation_bytes * _activation_passes(launches)
+    weights, activations = _footprint(launches)
     loaded = weights * launches.short_rows + activations
     if launches.warm:
-        loaded = loaded * (1.0 - _kept(gpu, weights + activations))
+        loaded = loaded * (1.0 - _kept_share(launches))
     stored = product.rows * product.n * OUTPUT_BYTES
     return (loaded + stored) * _unsteady(launches) / gpu.dram_read_bytes_per_us
+
+
+def _footprint(launches: Launches) -> tuple[FloatArray, FloatArray]:
+    """Weights and rows of A that come from DRAM if L2 holds none of them before [B]."""
+    product = launches.product
+    weights = launches.active_experts * _slab_bytes(product) * _weight_passes(launches)
+    rows = product.tokens if product.gathered else product.rows
+    return weights, rows * product.k * product.activation_bytes * _activation_passes(launches)
+
+
+def _kept_share(launches: Launches) -> FloatArray:
+    """Share of weights and rows of A that a launch like it left in L2 [1]."""
+    weights, activations = _footprint(launches)
+    return _kept(launches.gpu, weights + activations)
 
 
 def _unsteady(launches: Launches) -> FloatArray:
@@ -395,14 +410,11 @@ def _unsteady(launches: Launches) -> FloatArray:
     An SM has `stages` - 1 k tiles of weights of each CTA in flight, on average fewer by half a ring a tile. It
     needs as much as its share of DRAM's rate brings in a time (Little's law): less on cards with slower DRAM.
     """
-    grid, numbers = launches.grid, launches.numbers
-    tile = grid.cta_n * grid.cta_k * launches.product.weight_bytes
-    ahead = grid.stages - 1.0
-    in_flight = (
-        launches.resources.ctas_per_sm * tile * ahead * (1.0 - np.minimum(ahead / launches.steps, 1.0) / 2.0)
-    )
+    numbers = launches.numbers
+    drained = np.minimum((launches.grid.stages - 1.0) / launches.steps, 1.0) / 2.0
     needed = numbers.queue_us * launches.gpu.dram_read_bytes_per_us / launches.gpu.sm_count
-    return 1.0 + tile / numbers.burst_bytes + needed / in_flight
+    in_flight = launches.in_flight_bytes * (1.0 - drained)
+    return 1.0 + launches.tile_bytes / numbers.burst_bytes + needed / in_flight
 
 
 def _slab_bytes(product: ServedProduct) -> float:
