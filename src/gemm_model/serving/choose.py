@@ -23,7 +23,7 @@ Routing = str | Sequence[int]
 PROMISING = 384
 """Configurations that the first trees are asked of [1]; chosen: the fastest of each of 504 measured problems
 was among them."""
-FINALISTS = 48
+FINALISTS = 64
 """Configurations that all trees are asked of [1]; chosen with FIRST_TREES."""
 TRITON_STAGES = 3.0
 """Stages of a kernel that names none [stages]; Triton."""
@@ -176,14 +176,14 @@ def _chosen(found: Shortlist, *, apart: bool, best: int) -> Chosen:
 
 
 def _best(found: Shortlist, by: FloatArray, count: int) -> tuple[tuple[TileConfig, float], ...]:
-    """The fastest `count`, one of those that differ by GROUP_SIZE_M alone: they are nearly twins."""
+    """The fastest `count`, one of those that differ by GROUP_SIZE_M or warps alone: they are nearly twins."""
     kept: dict[TileConfig, tuple[TileConfig, float]] = {}
     together = np.sum(found.times, axis=0)
     for index in np.argsort(by, kind="stable").tolist():
         if len(kept) == count:
             break
         config = found.grid.config(index)
-        kept.setdefault(replace(config, group_m=1), (config, float(together[index])))
+        kept.setdefault(replace(config, group_m=1, warps=4), (config, float(together[index])))
     return tuple(kept.values())
 
 

@@ -23,13 +23,13 @@ from gemm_model.serving.tile_config import FloatArray, TileGrid
 
 RESIDUAL = CONFIG_DIR / "serving_residual.npz"
 FOREST = "serving"
-FEATURES = 25
+FEATURES = 28
 ARCHITECTURE = "sm90"
 LARGEST_LOG = 0.7
 """Largest correction [log time]; all of them; chosen: twice as long, or half; beyond, trees only guess."""
-FIRST_TREES = 96
-"""Trees that sort out [1]; choices; chosen: with 48 finalists the best of all is lost on 0.7 % of 736 problems,
-by 0.6 % at most."""
+FIRST_TREES = 192
+"""Trees that sort out [1]; choices; chosen: with 64 finalists the best of all is lost on 0.5 % of 736 problems,
+by 1.1 % at most."""
 MOST_ROUNDS = 16.0
 """Rounds of CTAs from which on all are alike to the trees [1]; chosen: a partial last one is 3 % then."""
 
@@ -37,7 +37,8 @@ MOST_ROUNDS = 16.0
 def features(launches: Launches, times: Times) -> Features:
     """What the trees ask of every configuration, of shape (features, rows)."""
     grid, resources, product = launches.grid, launches.resources, launches.product
-    rounds = np.minimum(launches.tiles / launches.slots, MOST_ROUNDS)
+    all_rounds = launches.tiles / launches.slots
+    rounds = np.minimum(all_rounds, MOST_ROUNDS)
     total = np.where(resources.fits, times.total_us, 1.0)
     of_expert = launches.row_tiles / launches.active_experts
     columns: tuple[FloatArray | NDArray[np.bool_] | float, ...] = (
@@ -66,6 +67,9 @@ def features(launches: Launches, times: Times) -> Features:
         np.log(times.dram_us / total),
         np.log(times.start_us / total),
         np.log(resources.ctas_per_sm * sm_clk(launches) / chain_clk(launches)),
+        np.log2(1.0 + launches.in_flight_bytes),
+        np.ceil(all_rounds % 1.0 * resources.ctas_per_sm - 1e-9),
+        resources.smem_bytes,
     )
     seen = np.empty((FEATURES, len(grid)), dtype=np.float32)
     for row, column in zip(seen, columns, strict=True):
@@ -83,10 +87,8 @@ def residual() -> Forest:
 @cache
 def first_trees() -> Forest:
     """The trees that say most, boosted first: they sort out what all trees need not see."""
-    forest = residual()
-    return replace(
-        forest, tree_splits=forest.tree_splits[:, :FIRST_TREES], leaves=forest.leaves[:FIRST_TREES]
-    )
+    every = residual()
+    return replace(every, tree_splits=every.tree_splits[:, :FIRST_TREES], leaves=every.leaves[:FIRST_TREES])
 
 
 def corrects(gpu: GpuSpec) -> bool:
