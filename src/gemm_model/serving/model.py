@@ -400,8 +400,7 @@ def _footprint(launches: Launches) -> tuple[FloatArray, FloatArray]:
 
 def _kept_share(launches: Launches) -> FloatArray:
     """Share of weights and rows of A that a launch like it left in L2 [1]."""
-    weights, activations = _footprint(launches)
-    return _kept(launches.gpu, weights + activations)
+    return _kept(launches.gpu, np.add(*_footprint(launches)))
 
 
 def _unsteady(launches: Launches) -> FloatArray:
