@@ -36,12 +36,13 @@ def test_clusters_take_turns_with_the_last_row():
 
 def test_a_tile_over_both_edges_is_filled_for_one_operand_after_the_other():
     # One tile of 128 x 128: 96 rows of A and 64 of B lie outside.
-    both = fill_of((32, 64, 4096), cta_m=128, cta_n=128)
-    assert both.bytes_per_wave == pytest.approx((96 + 64) * 4096 * 2)
-    # 40 matrices of five rows of tiles: all tiles have 16 columns outside, a fifth 32 rows as well.
-    batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0)
-    found = edge_fill(batch, schedule_of(batch), found_of(batch), numbers())
-    assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 5 * 32) * 4096 * 2)
+    assert fill_of((32, 64, 4096), cta_m=128, cta_n=128).bytes_per_wave == pytest.approx((96 + 64) * 4096 * 2)
+    # 40 matrices of five rows of tiles: all tiles have 16 columns outside, a fifth 32 rows as well. CTAs of 26.4
+    # matrices, or of both parts of 13.2, fill other boxes: of at most a half, half is gone with 12 beyond the first.
+    for splits in (1.0, 2.0):
+        batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0, split_k=splits)
+        found, left = edge_fill(batch, schedule_of(batch), found_of(batch), numbers()), 1 - 0.5 * 25.4 / 37.4
+        assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 5 * 32) * 4096 * 2 / splits * left)
 
 
 def test_the_readers_of_a_box_are_ctas_of_one_matrix():

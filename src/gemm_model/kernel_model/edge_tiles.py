@@ -14,12 +14,14 @@ from gemm_model.core.elementwise import (
     is_zero,
     maximum,
     minimum,
+    scaled,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.placement import SMS_PER_TPC
 from gemm_model.kernel_model.tile_schedule import TileSchedule
+from gemm_model.kernel_model.traffic import matrices_touched
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
@@ -70,8 +72,10 @@ def edge_fill(
         return NO_EDGE
     known, holders = numbers.edge_tiles, resources.b_holders
     a_edge, b_edge = _edges(batch, schedule, holders)
-    fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(a_edge, known)
-    fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(b_edge, known)
+    # Splits of k read other boxes, and so do matrices that share no operand.
+    a_boxes, b_boxes = (scaled(each, schedule.splits_at_once) for each in matrices_touched(batch, schedule))
+    fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(a_edge, known, a_boxes)
+    fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(b_edge, known, b_boxes)
     ctas = schedule.resident * batch.cluster_m * batch.cluster_n
     return EdgeFill(
         bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * resources.cta_k),
@@ -106,10 +110,11 @@ def _two_way(batch: GemmBatch) -> Flags:
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
-def _fill_cost(edge: _Edge, known: Record) -> Values:
+def _fill_cost(edge: _Edge, known: Record, boxes_at_once: Values) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
-    Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row.
+    Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row. CTAs that
+    fill the same box wait for each other, so that fill is faster where they fill several `boxes_at_once`.
     """
     if is_zero(edge.outside):
         return 0.0
@@ -118,7 +123,8 @@ def _fill_cost(edge: _Edge, known: Record) -> Values:
     part = maximum(edge.outside * boxes - whole, 0.0)
     in_boxes = (whole + part * where(whole > 0.0, known.shared_cost, 1.0)) / boxes
     share = where(edge.sharers > 1.0, in_boxes, edge.outside)
-    return share * where(edge.sharers >= 4.0, known.shared_cost, 1.0) / edge.rows
+    gone = known.boxes_gain * (boxes_at_once - 1.0) / (boxes_at_once - 1.0 + known.boxes_half)
+    return share * where(edge.sharers >= 4.0, known.shared_cost, 1.0) * (1.0 - gone) / edge.rows
 
 
 def drifted_apart(schedule: TileSchedule, in_step: Values, known: Record) -> Values:

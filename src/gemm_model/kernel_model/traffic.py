@@ -33,9 +33,6 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 L2_WRITES = 1.5
 """L2 bytes for a byte written [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the median): half
 of the writes cross to the other half of L2."""
-BYTES_IN_STEP = 47.0
-"""What L2 gives each SM in a clock [B/clk]; tiles that ask for more at the peak of their MMAs fall behind; counters
-(h200): 11.2 TB/s, which GEMMs reach, over 132 SMs at 1.81 GHz, the clock under MMAs."""
 SECTOR_OF_LINE = 0.25
 """Share of a row outside the matrix that L2 reads [1]; loads without multicast (1 with); counters (h200, quack,
 cutlass and triton: 0.25 to 0.26, with multicast 1.00): one of a line's four sectors."""
@@ -171,7 +168,7 @@ def _requests(kernel: Kernel) -> _Requests:
     merge_loss = room_numbers("kernel_model").piece_merge_loss
     a_alone = (batch.cluster_n < 2) * maximum(1.0 - merge_loss * a_pieces, 0.0)
     b_alone = (batch.cluster_m / holders < 2) * maximum(1.0 - merge_loss * b_pieces, 0.0)
-    a_matrices, b_matrices = _matrices(batch, schedule)
+    a_matrices, b_matrices = matrices_touched(batch, schedule)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
@@ -206,7 +203,7 @@ def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
     return batch.kinds.a_shared, batch.kinds.b_shared
 
 
-def _matrices(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+def matrices_touched(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
     """Matrices of A and of B that one wave touches."""
     a_shared, b_shared = _shared(batch)
     return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
@@ -321,7 +318,7 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     slow_adds = where(resources.slow_sums, 1.0 / gpu.cuda_core_fma_per_clk_per_sm, 0.0)
     mma_clk = resources.cta_k * kernel.batch.a_bytes_per_element / gpu.flop_per_clk_per_sm.get("fp16", 1.0)
     math_clk = kernel.batch.cta_m * kernel.batch.cta_n * (mma_clk + slow_adds)
-    in_step = math_clk * BYTES_IN_STEP * gpu.sm_count
+    in_step = math_clk * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
     delayed = kept_share(in_step, asked, numbers.overlap.loads_dram_order)
     shared = 1.0 - 1.0 / maximum(minimum(schedule.minor_panels, schedule.major_panels), 1.0)
     behind = numbers.coalescing.drift * streamed / _capacity(kernel) * delayed * shared
@@ -370,7 +367,7 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
         m_panel = m_panel * where(kinds.a_shared, 1.0, kinds.a_distinct)
         n_panel = n_panel * where(kinds.b_shared, 1.0, kinds.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
-    minor_matrices, major_matrices = in_order(schedule.minor_is_m, *_matrices(batch, schedule))
+    minor_matrices, major_matrices = in_order(schedule.minor_is_m, *matrices_touched(batch, schedule))
     minor = schedule.minor_panels * minor_panel * minor_matrices
     major = schedule.major_panels * major_panel * major_matrices
     # Outputs take lines of L2 as well.
