@@ -10,7 +10,7 @@ from gemm_model.attention.explanation import AttentionWorld, attention_differenc
 from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 
@@ -141,6 +141,5 @@ def emitted(target: str, problem: AttentionProblem, config: AttentionConfig, gpu
 
     Raises InputError for an unknown target, and for a choice that the target cannot express.
     """
-    if target not in EMITTERS:
-        raise InputError(f"cannot emit {target!r} for attention; expected one of {', '.join(EMITTERS)}")
+    require_one_of(f"cannot emit {target!r} for attention", target, EMITTERS)
     return EMITTERS[target](problem, config, gpu)

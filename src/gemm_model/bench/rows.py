@@ -11,7 +11,7 @@ from typing import Any
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.config import CONFIG_DIR
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import problem_of_row, whole_number
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
@@ -99,10 +99,8 @@ class Row:
     """Of the graph regime alone."""
 
     def __post_init__(self) -> None:
-        if self.regime not in REGIME_NAMES:
-            raise InputError(f"regime is {self.regime!r}; expected one of {', '.join(REGIME_NAMES)}")
-        if self.l2 not in L2_STATES:
-            raise InputError(f"l2 is {self.l2!r}; expected one of {', '.join(L2_STATES)}")
+        require_one_of(f"regime is {self.regime!r}", self.regime, REGIME_NAMES)
+        require_one_of(f"l2 is {self.l2!r}", self.l2, L2_STATES)
         if not self.asked:
             object.__setattr__(self, "asked", (self.problem.m, self.problem.n, self.problem.k))
 

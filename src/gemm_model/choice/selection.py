@@ -13,7 +13,7 @@ import numpy as np
 from gemm_model.choice.fastest import SAME_TIME, Contenders, fastest
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, IntArray
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.heuristic_choice import HeuristicChoice
@@ -428,8 +428,7 @@ def _matching(space: CandidateSpace, wanted: Mapping[str, Any]) -> BoolArray:
         if name == "swap_ab":
             fits &= space.swapped == value
         elif name in codes:
-            if value not in codes[name]:
-                raise InputError(f"{name} is {value!r}; expected one of {', '.join(codes[name])}")
+            require_one_of(f"{name} is {value!r}", value, codes[name])
             fits &= space.kernel[name] == codes[name].index(value)
         else:
             fits &= space.kernel[name] == value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.quantity import Quantity
 
 NUMBERS_DIR = CONFIG_DIR / "numbers"
@@ -55,8 +55,7 @@ def load_numbers(path: Path) -> Numbers:
 def _value(entry: object, where: str, name: str) -> float:
     if not isinstance(entry, Mapping) or set(entry) != set(ENTRY_KEYS):
         raise InputError(f"{where}: {name} is {entry!r}; expected a mapping of {', '.join(ENTRY_KEYS)}")
-    if entry["status"] not in STATUSES:
-        raise InputError(f"{where}: {name} is {entry['status']!r}; expected one of {', '.join(STATUSES)}")
+    require_one_of(f"{where}: {name} is {entry['status']!r}", entry["status"], STATUSES)
     ends = entry["range"]
     if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, int | float) for end in ends):
         raise InputError(f"{where}: {name} has range {ends!r}; expected its least and most")

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import MAX_SIZE, is_whole, require_size
 
@@ -66,8 +66,7 @@ class AttentionProblem:
             # Python's own ints take no call: tables make thousands of problems.
             if not (type(size) is int and 0 < size <= MAX_SIZE) and (size != 0 or name not in MAY_BE_0):
                 require_size(self, name)
-        if self.dtype.name not in OPERANDS:
-            raise InputError(f"in_dtype is {self.dtype.name}; expected one of {', '.join(OPERANDS)}")
+        require_one_of(f"in_dtype is {self.dtype.name}", self.dtype.name, OPERANDS)
         if self.heads % self.kv_heads:
             raise InputError(f"heads is {self.heads}; expected a multiple of the {self.kv_heads} kv_heads")
         if self.window and not self.causal:
@@ -226,8 +225,7 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         for name, known in (("kernel", KERNELS), ("scheduler", SCHEDULERS)):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+            require_one_of(f"{name} is {getattr(self, name)!r}", getattr(self, name), known)
         for name in ("stages", "num_splits", "tile_m", "tile_n", "cluster"):
             if name in ("stages", "num_splits") or getattr(self, name) != AUTO:
                 require_size(self, name)

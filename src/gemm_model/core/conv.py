@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size, size_of
 
@@ -39,8 +39,7 @@ class ConvProblem:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"conv is {self.kind!r}; expected one of {', '.join(KINDS)}")
+        require_one_of(f"conv is {self.kind!r}", self.kind, KINDS)
         for name in ("images", "channels", "filters", "groups"):
             require_size(self, name)
         dims = len(self.size)

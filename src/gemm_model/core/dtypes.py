@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 
 MATH_KINDS = ("fp32", "tf32", "fp16", "fp8", "int8", "fp6", "fp4")
 """Rate classes of the math units: the keys of `GpuSpec.flop_per_clk_per_sm`."""
@@ -28,10 +28,7 @@ class DataType:
     def __post_init__(self) -> None:
         if self.bits not in (4, 6, 8, 16, 32):
             raise InputError(f"data type {self.name}: {self.bits} bits; expected 4, 6, 8, 16 or 32")
-        if self.math_kind not in MATH_KINDS:
-            raise InputError(
-                f"data type {self.name}: math kind {self.math_kind!r}; expected one of {MATH_KINDS}"
-            )
+        require_one_of(f"data type {self.name}: math kind {self.math_kind!r}", self.math_kind, MATH_KINDS)
 
     @property
     def bytes_per_element(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -16,6 +16,12 @@ class InputError(GemmModelError):
     """Unusable input. The message says which file, row and column, and what was expected."""
 
     exit_code = 2
+
+
+def require_one_of(found: str, value: object, known: Collection[object]) -> None:
+    """Raise an InputError that says what was found, unless `value` is a known one."""
+    if value not in known:
+        raise InputError(f"{found}; expected one of {', '.join(map(str, known))}")
 
 
 class RefusedKernelError(InputError):

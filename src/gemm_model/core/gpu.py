@@ -11,7 +11,7 @@ from typing import Any
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
 
@@ -164,18 +164,15 @@ class GpuSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"GPU name is {self.name!r}; expected a text")
-        if self.architecture not in ARCHITECTURES:
-            raise InputError(
-                f"GPU {self.name}: architecture is {self.architecture!r}; expected one of "
-                f"{', '.join(ARCHITECTURES)}"
-            )
+        require_one_of(
+            f"GPU {self.name}: architecture is {self.architecture!r}", self.architecture, ARCHITECTURES
+        )
         if not isinstance(self.validated, bool):
             raise InputError(f"GPU {self.name}: validated is {self.validated!r}; expected true or false")
         for name, quantity in QUANTITIES.items():
             quantity.require(f"GPU {self.name}", name, getattr(self, name))
         for kind, rate in self.flop_per_clk_per_sm.items():
-            if kind not in MATH_KINDS:
-                raise InputError(f"GPU {self.name}: flop_per_clk_per_sm.{kind}; expected one of {MATH_KINDS}")
+            require_one_of(f"GPU {self.name}: flop_per_clk_per_sm.{kind}", kind, MATH_KINDS)
             TENSOR_FLOP.require(f"GPU {self.name}", f"flop_per_clk_per_sm.{kind}", rate)
         self._require_no_narrower_kind_slower()
         for size, clusters in self.resident_clusters.items():

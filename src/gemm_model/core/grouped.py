@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import is_whole
 
@@ -43,8 +43,7 @@ class GroupedGemm:
                 raise InputError(
                     f"groups has other than a positive {name} for each group; expected MxNxK each"
                 )
-        if self.layout not in LAYOUTS:
-            raise InputError(f"group_layout is {self.layout!r}; expected one of {', '.join(LAYOUTS)}")
+        require_one_of(f"group_layout is {self.layout!r}", self.layout, LAYOUTS)
         if (self.capacity is None) != (self.layout == "contiguous"):
             raise InputError("capacity and the masked layout come without each other; expected both or none")
         if self.capacity is not None and self.capacity < max(self.rows):

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 
 Record = TypeVar("Record")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `[^`]*`)?(?:.*`(\$[^`]*)`)?")
@@ -80,8 +80,7 @@ def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Re
 
     known = {spec.name: spec for spec in fields(kind)}  # type: ignore[arg-type]
     for key in values:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}; expected one of {', '.join(known)}")
+        require_one_of(f"{where}: unknown key {key!r}", key, known)
     needed = [name for name, each in known.items() if each.default is each.default_factory is MISSING]
     missing = [repr(name) for name in needed if name not in values]
     if missing:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
 from gemm_model.config.options import check_options
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, load_gpu, with_sms
 
 READ_BY_MODELS = ("gpu", "model", "model_opts")
@@ -43,8 +43,7 @@ def load_settings(
     """
     for word in overrides:
         part = word.lstrip("+").partition("=")[0].partition(".")[0]
-        if part not in parts:
-            raise InputError(f"override {word!r}: not read here; expected one of {', '.join(parts)}")
+        require_one_of(f"override {word!r}: not read here", part, parts)
     resolved = resolve_config(overrides, defaults)
     values = resolved.values["gpu"]
     if sms is None and resolved.changed("gpu.sm_count") and not resolved.changed("gpu.resident_clusters"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.dtypes import math_kind, operand_type, require_product
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 
 LEVELS = ("dram", "l2", "smem", "registers")
@@ -88,8 +88,7 @@ class Machine:
 
 def datapath_of(gpu: GpuSpec, name: str, dtype: str) -> Datapath:
     """The GPU's datapath for an operand type; raises InputError where it has none."""
-    if name not in DATAPATHS:
-        raise InputError(f"unknown datapath {name!r}; expected one of {', '.join(DATAPATHS)}")
+    require_one_of(f"unknown datapath {name!r}", name, DATAPATHS)
     element, scale = operand_type(dtype)
     require_product(element, element)
     width = element.bytes_per_element + (scale.bytes_per_element if scale else 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isqrt
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import require_one_of
 from gemm_model.hierarchy.amplification import multicast, output_bytes_per_fma, tiling
 from gemm_model.hierarchy.blocking import OPERANDS_FROM_SMEM, WARP, Blocking
 from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, operand_wavefronts, work_per_k
@@ -111,8 +111,7 @@ def match(
     feeds shared memory directly, which is the text's picture. A level whose rate is unknown is left out and
     named in the caveats. Raises InputError for an unknown output mode.
     """
-    if output not in OUTPUT_MODES:
-        raise InputError(f"output is {output!r}; expected one of {', '.join(OUTPUT_MODES)}")
+    require_one_of(f"output is {output!r}", output, OUTPUT_MODES)
     cta = (blocking.cta_m, blocking.cta_n)
     cluster = (blocking.cluster_m, blocking.cluster_n)
     held = (1, 1) if blocking.stages == 0 else cta

@@ -12,7 +12,7 @@ import numpy as np
 from gemm_model.classic_models.throughput import BITS_PER_BYTE
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.hierarchy.amplification import tiling
@@ -61,10 +61,8 @@ class MemoryHierarchyModel(ArrayModel):
         lanes_m: int = 4,
         **parameters: Any,
     ) -> None:
-        if datapath not in DATAPATHS:
-            raise InputError(f"datapath is {datapath!r}; expected one of {', '.join(DATAPATHS)}")
-        if output not in OUTPUT_MODES:
-            raise InputError(f"output is {output!r}; expected one of {', '.join(OUTPUT_MODES)}")
+        require_one_of(f"datapath is {datapath!r}", datapath, DATAPATHS)
+        require_one_of(f"output is {output!r}", output, OUTPUT_MODES)
         if lanes_m not in (1, 2, 4, 8, 16, 32):
             raise InputError(f"lanes_m is {lanes_m!r}; expected a power of two up to {WARP}")
         self.gpu = gpu

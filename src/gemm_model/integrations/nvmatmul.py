@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError, importing
+from gemm_model.core.errors import InputError, importing, require_one_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
@@ -36,8 +36,7 @@ class NvMatmulHeuristics:
     """The library for one GPU, its CUTLASS 3 kernels and row-major outputs of K-major operands."""
 
     def __init__(self, gpu: str = "h200") -> None:
-        if gpu not in GPUS:
-            raise InputError(f"nvMatmulHeuristics does not know {gpu!r}; expected one of {', '.join(GPUS)}")
+        require_one_of(f"nvMatmulHeuristics does not know {gpu!r}", gpu, GPUS)
         self.gpu = gpu
         self._library = _library(gpu)
 

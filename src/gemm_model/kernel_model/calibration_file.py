@@ -19,7 +19,7 @@ from typing import Any
 from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
 from gemm_model.kernels.compiled_code import compiled_code
@@ -316,8 +316,7 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     if not isinstance(values["gpu"], str):
         raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
     for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
-        if values[key] not in known:
-            raise InputError(f"{where_from}: {key} {values[key]!r}; expected one of {', '.join(known)}")
+        require_one_of(f"{where_from}: {key} {values[key]!r}", values[key], known)
     if not isinstance(values["fitted_to"], Mapping):
         raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
     entries = values["numbers"]
@@ -392,8 +391,7 @@ def _numbers(
     sources: dict[str, str] = {}
     for name, entry in found.items():
         place = f"{where_from}, {name}"
-        if name not in NUMBERS:
-            raise InputError(f"{place}: unknown number; expected one of {', '.join(NUMBERS)}")
+        require_one_of(f"{place}: unknown number", name, NUMBERS)
         _require_entry(entry, NUMBERS[name].unit, place)
         width = entry.get("interval")
         for kind in kinds:

@@ -13,7 +13,7 @@ from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
-from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
+from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kind_columns import KINDS, KindColumns, every_word
@@ -114,10 +114,8 @@ class KernelModel:
         residual: str = AUTO,
     ) -> None:
         regime = regime_name(regime)
-        if regime not in REGIMES:
-            raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
-        if l2 not in L2_STATES:
-            raise InputError(f"l2 is {l2!r}; expected one of {', '.join(L2_STATES)}")
+        require_one_of(f"regime is {regime!r}", regime, REGIMES)
+        require_one_of(f"l2 is {l2!r}", l2, L2_STATES)
         if not isinstance(without, list | tuple | set | frozenset):
             raise InputError(f"without is {without!r}; expected a list of {', '.join(MECHANISM_NAMES)}")
         for mechanism in without:

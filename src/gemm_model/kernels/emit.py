@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from gemm_model.config import read_toml
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.dtypes import names_in
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -31,8 +31,7 @@ def emit(target: str, problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) 
     Raises InputError for other words, for a library that has no kernels for the GPU, and for a kernel that
     this library does not have.
     """
-    if target not in EMITTERS:
-        raise InputError(f"cannot emit {target!r}; expected one of {', '.join(EMITTERS)}")
+    require_one_of(f"cannot emit {target!r}", target, EMITTERS)
     if target != "json" and candidate.config.kernel != target:
         reason = check(problem, replace(candidate.config, kernel=target), gpu)
         if reason is not None:

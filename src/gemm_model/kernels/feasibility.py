@@ -153,8 +153,12 @@ class Grid:
 
     def row(self, order: int, kernel: int) -> GemmBatch:
         """One kernel in one order, as numbers."""
-        found = self.batch.mapped(lambda _, values: at_cells(values, order, kernel))
-        return found.mapped(lambda _, value: value.item() if isinstance(value, np.generic) else value)
+
+        def number(_name: str, values: Any) -> Any:
+            found = at_cells(values, order, kernel)
+            return found.item() if isinstance(found, np.generic) else found
+
+        return self.batch.mapped(number)
 
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 
 PS_PER_US = 1e6
 
@@ -114,10 +114,7 @@ class PipelineMachine:
                 _require(self.name, name, getattr(self, name), good, expected)
         if self.dma_warps not in (1, 2):
             raise InputError(f"machine {self.name}: dma_warps is {self.dma_warps!r}; expected 1 or 2")
-        if self.consumers not in CONSUMERS:
-            raise InputError(
-                f"machine {self.name}: consumers is {self.consumers!r}; expected one of {CONSUMERS}"
-            )
+        require_one_of(f"machine {self.name}: consumers is {self.consumers!r}", self.consumers, CONSUMERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +212,7 @@ def with_parameters(machine: PipelineMachine, values: Mapping[str, Any]) -> Pipe
     """The machine with some of its parameters replaced; those of `tiles` in a mapping of their own."""
     known = [spec.name for spec in fields(PipelineMachine)]
     for key in values:
-        if key not in known:
-            raise InputError(
-                f"machine {machine.name}: unknown parameter {key!r}; expected one of {', '.join(known)}"
-            )
+        require_one_of(f"machine {machine.name}: unknown parameter {key!r}", key, known)
     changed = dict(values)
     if "tiles" in changed:
         space = changed["tiles"]

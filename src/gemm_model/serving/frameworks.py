@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.layers import DenseCell, MoeCell
 from gemm_model.serving.problem import ServedProduct
@@ -159,6 +159,5 @@ FRAMEWORKS: Mapping[str, Framework] = {
 
 def framework_of(name: str) -> Framework:
     """The framework of that name; raises InputError for another."""
-    if name not in FRAMEWORKS:
-        raise InputError(f"framework is {name!r}; expected one of {', '.join(FRAMEWORKS)}")
+    require_one_of(f"framework is {name!r}", name, FRAMEWORKS)
     return FRAMEWORKS[name]

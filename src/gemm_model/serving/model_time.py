@@ -15,7 +15,7 @@ from gemm_model.attention.model import AttentionModel
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
@@ -130,8 +130,7 @@ def predict_model(
     of tokens to experts. Raises InputError for what is no transformer, a parallelism that does not divide it,
     and weights that no kernel of the model multiplies on the card.
     """
-    if regime not in REGIMES:
-        raise InputError(f"regime is {regime!r}; expected one of {', '.join(REGIMES)}")
+    require_one_of(f"regime is {regime!r}", regime, REGIMES)
     Routing.parse(routing, experts=2, tokens=1)
     shapes = config if isinstance(config, ModelShapes) else read_config(config)
     parallel = parallel or Parallelism()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.sizes import size_of
 
 MOE, BLOCK_FP8 = "triton_moe", "triton_block_fp8"
@@ -49,11 +49,9 @@ class ServedProduct:
             raise InputError(
                 f"{self.topk} experts a token and {self.experts} here, of {total}; expected at most as many"
             )
-        if element_type(self.in_dtype).name not in OPERANDS:
-            raise InputError(f"in_dtype is {self.in_dtype!r}; expected one of {', '.join(OPERANDS)}")
+        require_one_of(f"in_dtype is {self.in_dtype!r}", element_type(self.in_dtype).name, OPERANDS)
         object.__setattr__(self, "in_dtype", element_type(self.in_dtype).name)
-        if self.scaling not in SCALINGS:
-            raise InputError(f"scaling is {self.scaling!r}; expected one of {', '.join(SCALINGS)}")
+        require_one_of(f"scaling is {self.scaling!r}", self.scaling, SCALINGS)
 
     @property
     def weight_bytes(self) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.choose import candidates, ranked
 from gemm_model.serving.model import launches_of, times_of
@@ -136,8 +136,7 @@ def _by_product(frame: pd.DataFrame) -> Iterator[tuple[ServedProduct, NDArray[np
 
 def _product(cells: dict[str, Any]) -> ServedProduct:
     kernel = cells["kernel"] or MOE
-    if kernel not in FAMILIES:
-        raise InputError(f"kernel is {kernel!r}; expected one of {', '.join(FAMILIES)}")
+    require_one_of(f"kernel is {kernel!r}", kernel, FAMILIES)
     if cells["weights_only"] > 1 or cells["gathered"] > 1:
         raise InputError("weights_only or gathered is more than 1; expected 0 or 1")
     of_blocks = {"in_dtype": "e4m3", "scaling": "block128x128"} if kernel == BLOCK_FP8 else {}

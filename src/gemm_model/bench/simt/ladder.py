@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.kernel_config import AUTO, KernelConfig
 from gemm_model.core.records import record_from
 from gemm_model.hierarchy.blocking import Blocking
@@ -44,8 +44,7 @@ class SimtKernel:
     interleaved: bool = False
 
     def __post_init__(self) -> None:
-        if self.rung not in RUNGS:
-            raise InputError(f"rung is {self.rung!r}; expected one of {', '.join(RUNGS)}")
+        require_one_of(f"rung is {self.rung!r}", self.rung, RUNGS)
         self.blocking  # noqa: B018 - whose own checks are those of the tiles
 
     @property
