@@ -244,19 +244,19 @@ FURTHER = ("overlap_other_shapes", "overlap_other_shapes_repeat")
 
 
 @pytest.mark.parametrize(
-    ("tables", "count", "mean", "largest", "regret"),
+    ("tables", "count", "mean", "largest", "regret", "beyond"),
     [
-        ((SURFACES, REPEAT), 45, 0.04, 0.10, 0.03),
-        pytest.param((SURFACES,), 45, 0.04, 0.10, 0.03, marks=pytest.mark.slow),
-        pytest.param((REPEAT,), 45, 0.04, 0.10, 0.03, marks=pytest.mark.slow),
-        pytest.param(FURTHER, 46, 0.055, np.inf, 0.03, marks=pytest.mark.slow),
-        pytest.param(("overlap_test_shapes",), 52, 0.068, np.inf, 0.03, marks=pytest.mark.slow),
-        pytest.param(("overlap_test_shapes_repeat",), 40, 0.068, np.inf, 0.03, marks=pytest.mark.slow),
-        pytest.param(("overlap_earlier_other",), 22, 0.04, 0.10, 0.06, marks=pytest.mark.slow),
-        pytest.param(EARLIER, 24, 0.06, np.inf, 0.06, marks=pytest.mark.slow),
+        ((SURFACES, REPEAT), 45, 0.04, 0.10, 0.03, 0),
+        pytest.param((SURFACES,), 45, 0.04, 0.10, 0.03, 0, marks=pytest.mark.slow),
+        pytest.param((REPEAT,), 45, 0.04, 0.10, 0.03, 0, marks=pytest.mark.slow),
+        pytest.param(FURTHER, 46, 0.055, np.inf, 0.03, 0, marks=pytest.mark.slow),
+        pytest.param(("overlap_test_shapes",), 52, 0.068, np.inf, 0.03, 0, marks=pytest.mark.slow),
+        pytest.param(("overlap_test_shapes_repeat",), 40, 0.068, np.inf, 0.03, 0, marks=pytest.mark.slow),
+        pytest.param(("overlap_earlier_other",), 22, 0.04, 0.10, 0.06, 2, marks=pytest.mark.slow),
+        pytest.param(EARLIER, 24, 0.06, np.inf, 0.06, 1, marks=pytest.mark.slow),
     ],
 )
-def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest, regret):
+def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest, regret, beyond):
     """Each run and means of runs: the error, and the tuner's pick by the model alone. The last four are of
     shapes and builds that nothing was fitted to.
     """
@@ -267,6 +267,7 @@ def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest,
     assert rows["mean_error"].max() < largest
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
     assert rows["regret"].max() <= regret
+    assert (rows["regret"] > 0.03).sum() <= beyond
 
 
 def test_runs_of_the_same_cases_are_averaged(tmp_path):
