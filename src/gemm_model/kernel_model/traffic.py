@@ -84,12 +84,11 @@ def traffic(kernel: Kernel) -> Traffic:
     read_once = operands + sources
     kept = _operands_kept(kernel, read_once + output)
     panels, asked = _wave_panels(batch, schedule), _requests(kernel)
-    fresh = _fresh_panels(panels, kernel)
+    new = _new_panels(panels, schedule)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    late = scaled(fresh[0], 1.0 - kept), scaled(fresh[1], 1.0 - kept)
-    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, late, 0.0, kernel))
-    reads = scaled(_dram_reads(kernel, operands, in_step, panels, fresh) + sources, 1.0 - kept)
+    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, new, 0.0, kernel))
+    reads = scaled(_dram_reads(kernel, operands, in_step, panels, new) + sources, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     workspace = workspace_bytes(batch, schedule, kernel.family.tile_order)
     reads = _reads_beside_others(kernel, reads, kept, workspace) + scaled(gpu.dram_launch_bytes, 1.0 - kept)
@@ -100,7 +99,7 @@ def traffic(kernel: Kernel) -> Traffic:
     beside = asked.outside * k_bytes + crossing + stored + sources
     beside = beside + spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
-    merged = k_bytes * _merged_bytes(asked, late, l2_us, kernel)
+    merged = k_bytes * _merged_bytes(asked, new, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
     known = room_numbers("kernel_model")
     return Traffic(
@@ -248,7 +247,7 @@ def kept_share(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0)
 
 
 def _dram_reads(
-    kernel: Kernel, operands: Values, requests: Values, panels: _WavePanels, fresh: tuple[Values, Values]
+    kernel: Kernel, operands: Values, requests: Values, panels: _WavePanels, new: tuple[Values, Values]
 ) -> Values:
     """Bytes of `operands` that come from DRAM, given the bytes that SMs request.
 
@@ -257,6 +256,7 @@ def _dram_reads(
     reads its minor panels again, the next group the major operand: from L2, if it kept them meanwhile.
     """
     waves = maximum(kernel.schedule.tiles / kernel.schedule.resident, 1.0)
+    fresh = _fresh_panels(panels, new, kernel)
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
     late = maximum(requests - streamed, 0.0) * _late_share(kernel, streamed, requests)
     # Operands that fit in L2 together stay, however far apart the tiles are.
@@ -275,12 +275,18 @@ def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
     return kept_share(passed_bytes, capacity, room_numbers("kernel_model").l2_panel_order)
 
 
-def _fresh_panels(panels: _WavePanels, kernel: Kernel) -> tuple[Values, Values]:
-    """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
-    schedule, capacity = kernel.schedule, _capacity(kernel)
+def _new_panels(panels: _WavePanels, schedule: TileSchedule) -> tuple[Values, Values]:
+    """Shares of a wave's minor and major panels that no wave before has read [1]."""
     waves = maximum(schedule.tiles / schedule.resident, 1.0)
     minor_new = minimum(panels.minor_operand_bytes / (waves * panels.minor_bytes), 1.0)
     major_new = minimum(panels.major_operand_bytes / (waves * panels.major_bytes), 1.0)
+    return minor_new, major_new
+
+
+def _fresh_panels(panels: _WavePanels, new: tuple[Values, Values], kernel: Kernel) -> tuple[Values, Values]:
+    """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
+    schedule, capacity = kernel.schedule, _capacity(kernel)
+    minor_new, major_new = new
     across = minimum((schedule.groups - 1.0) * major_new, 1.0 - major_new)
     next_wave = _panels_kept(panels.until_minor_bytes, capacity)
     if kernel.family.tile_order.serpentine:
@@ -398,13 +404,15 @@ def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Va
 
 def rows_missed_share(kernel: Kernel) -> Values:
     """Share of a wave's row panels that miss in L2 [1]: new panels and evicted ones."""
-    fresh = _fresh_panels(_wave_panels(kernel.batch, kernel.schedule), kernel)
+    panels = _wave_panels(kernel.batch, kernel.schedule)
+    fresh = _fresh_panels(panels, _new_panels(panels, kernel.schedule), kernel)
     return in_order(kernel.schedule.minor_is_m, *fresh)[0]
 
 
-def _merged_bytes(asked: _Requests, fresh: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:
-    """Bytes of equal requests that merge; `fresh` are the shares of minor and major panels that come from DRAM.
+def _merged_bytes(asked: _Requests, new: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:
+    """Bytes of equal requests that merge; `new` are the shares of minor and major panels that L2 never held.
 
+    Evicted panels are left out: with them a larger L2, which evicts less, would merge less and serve more.
     A request merges if it comes while an earlier one waits. CTAs are apart by 1 / share - 1 times DRAM's latency,
     and by more the longer L2 works, as it serves tiles unevenly. A wait for L2 alone is shorter by the ratio of
     the card's latencies. The first load of a k tile begins when its stage is free, the second one queues behind it.
@@ -419,7 +427,7 @@ def _merged_bytes(asked: _Requests, fresh: tuple[Values, Values], l2_us: Values,
     of_a = coalescing.first_load, 1.0
     for equal, late, factor in zip(
         asked.equal_bytes,
-        in_order(schedule.minor_is_m, *fresh),
+        in_order(schedule.minor_is_m, *new),
         of_a[::-1] if kernel.family.loads_b_first else of_a,
         strict=True,
     ):
