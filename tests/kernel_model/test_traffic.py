@@ -199,13 +199,15 @@ def test_requests_stop_merging_the_longer_l2_works():
 
 
 def test_fewer_requests_meet_while_the_first_waits_for_l2_alone():
-    """Of operands in L2: CTAs are apart by 2.4 times as many of its latencies as of DRAM's."""
+    """Of panels read before: CTAs are apart by 2.4 times as many of L2's latencies as of DRAM's."""
     gpu = replace(H200, dram_latency_ns=400.0, sm_clk_mhz=1500.0, l2_latency_clk=250.0)
-    batch, in_step = row((1024, 1024, 1024), cta_m=128, cta_n=128), numbers({"coalescing.loss_per_ms": 0.0})
-    every = moved(batch, EVERY, gpu=gpu).merged_bytes
-    assert moved(batch, in_step, gpu=gpu).merged_bytes == pytest.approx(every / 1.25)
-    warm = moved(batch, in_step, gpu=gpu, l2="warm")
-    assert warm.merged_bytes == pytest.approx(every / (1 + 2.4 * 0.25), rel=0.01)
+    in_step = numbers({"coalescing.loss_per_ms": 0.0})
+    for m, least, most in ((1024, 1.0, 1.0), (65536, 1.25 / (1 + 2.4 * 0.25), 0.9)):
+        batch = row((m, 1024, 1024), cta_m=128, cta_n=128)
+        every, some = (moved(batch, each, gpu=gpu).merged_bytes for each in (EVERY, in_step))
+        assert least * (1 - 1e-9) <= some / every * 1.25 <= most * (1 + 1e-9)
+        # What L2 holds from before the launch, or evicts, changes nothing: more L2 never costs bytes.
+        assert moved(batch, in_step, gpu=gpu, l2="warm").merged_bytes == some
 
 
 @pytest.mark.parametrize(
