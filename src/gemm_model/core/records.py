@@ -22,7 +22,8 @@ _PLAIN_NAMES = {
     "null": "nothing",
 }
 
-_PLAIN_KINDS: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+_PLAIN_KINDS: Mapping[str, tuple[type, ...]]
+_PLAIN_KINDS = {"int": (int,), "float": (int, float), "str": (str,), "object": (dict,)}
 
 if TYPE_CHECKING:
 

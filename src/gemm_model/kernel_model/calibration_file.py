@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +22,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
+from gemm_model.core.records import record_from
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (
@@ -57,15 +58,52 @@ SITUATIONS = (*WHOLE_SITUATIONS, *PROBLEM_KINDS)
 for them."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
 """Rate classes in the order in which they replace a class without numbers."""
-KEYS = ("version", "gpu", "family", "architecture", "kinds", "fitted_to", "error_band", "numbers")
 SILICON_FILE = "silicon.yaml"
 """File of the card's numbers, beside the calibrations of its families."""
-SILICON_KEYS = ("version", "gpu", "fitted_to", "numbers")
-TIMELINE = "timeline"
-"""Key of the numbers of timelines, on which no runtime depends; a file without it has their start values."""
-NUMBER_KEYS = ("value", "unit", "source")
-KIND_NUMBER_KEYS = ("interval", "measured")
-"""Optional keys: the 90 % half-width of a fitted number; the interval that direct measurements allow a card's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SiliconFile:
+    """What `silicon.yaml` holds."""
+
+    version: int
+    gpu: str
+    fitted_to: Mapping[str, Any]
+    numbers: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File(_SiliconFile):
+    """What the file of a calibration holds."""
+
+    family: str
+    architecture: str
+    kinds: tuple[str, ...]
+    error_band: Mapping[str, Mapping[str, float]]
+    silicon: str | None = None
+    timeline: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Numbers of timelines, on which no runtime depends; a file without them has their start values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A number in a file: one value for all rate classes, or one for each."""
+
+    value: float | Mapping[str, float]
+    unit: str
+    source: str
+    interval: float | Mapping[str, float] | None = None
+    """90 % half-width of a fitted number."""
+    measured: tuple[float, float] | None = None
+    """The interval that direct measurements allow a card's number."""
+
+    def of(self, kind: str, values: float | Mapping[str, float], place: str) -> float:
+        """Its value or half-width in a rate class; raises InputError without one."""
+        if not isinstance(values, Mapping):
+            return values
+        if kind not in values:
+            raise InputError(f"{place}: no value for {kind}; expected one for each rate class")
+        return values[kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,37 +344,24 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
             f"{where_from}: calibration of format version {version!r}; expected {FORMAT_VERSION}: "
             "run gemm-model calibrate again"
         )
-    for key in KEYS:
-        if key not in values:
-            raise InputError(f"{where_from}: key {key} is missing; expected {', '.join(KEYS)}")
-    for key in values:
-        if key not in (*KEYS, "silicon", TIMELINE):
-            keys = ", ".join((*KEYS, "silicon", TIMELINE))
-            raise InputError(f"{where_from}: unknown key {key!r}; expected {keys}")
-    if not isinstance(values["gpu"], str):
-        raise InputError(f"{where_from}: gpu is {values['gpu']!r}; expected the name of a GPU")
+    file = record_from(_File, values, where_from)
     for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
-        require_one_of(f"{where_from}: {key} {values[key]!r}", values[key], known)
-    if not isinstance(values["fitted_to"], Mapping):
-        raise InputError(f"{where_from}: fitted_to is {values['fitted_to']!r}; expected a mapping")
-    entries = values["numbers"]
-    if not isinstance(entries, Mapping):
-        raise InputError(f"{where_from}: numbers is {entries!r}; expected a mapping by name")
-    silicon = values.get("silicon")
-    if silicon is not None:
-        entries = {**silicon_entries(silicon, where_from), **entries}
-    numbers, intervals, sources = _numbers(entries, _kinds(values["kinds"], where_from), where_from)
+        require_one_of(f"{where_from}: {key} {getattr(file, key)!r}", getattr(file, key), known)
+    entries = file.numbers
+    if file.silicon is not None:
+        entries = {**silicon_entries(file.silicon, where_from), **entries}
+    numbers, intervals, sources = _numbers(entries, _kinds(file.kinds, where_from), where_from)
     return Calibration(
-        gpu=values["gpu"],
-        family=values["family"],
-        architecture=values["architecture"],
+        gpu=file.gpu,
+        family=file.family,
+        architecture=file.architecture,
         numbers=numbers,
         intervals=intervals,
         sources=sources,
-        error_band=_bands(values["error_band"], where_from),
-        fitted_to=values["fitted_to"],
-        within_phases=_within_phases(values.get(TIMELINE, {}), f"{where_from}, {TIMELINE}"),
-        silicon=silicon,
+        error_band=_bands(file.error_band, where_from),
+        fitted_to=file.fitted_to,
+        within_phases=_within_phases(file.timeline, f"{where_from}, timeline"),
+        silicon=file.silicon,
         path=path,
     )
 
@@ -360,10 +385,7 @@ def measured_bounds(gpu: str) -> dict[str, tuple[float, float]]:
 def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
     """Entries of a card's numbers, read again once the file has changed."""
     values = read_yaml_mapping(path, "the numbers of a card")
-    for key in SILICON_KEYS:
-        if key not in values:
-            raise InputError(f"{path}: key {key} is missing; expected {', '.join(SILICON_KEYS)}")
-    entries: Mapping[str, Any] = values["numbers"]
+    entries = record_from(_SiliconFile, values, str(path)).numbers
     if missing := [name for name in SILICON_NUMBERS if name not in entries]:
         raise InputError(f"{path}: numbers of the card are missing: {', '.join(missing)}")
     if foreign := [name for name in entries if name not in SILICON_NUMBERS]:
@@ -389,16 +411,16 @@ def _numbers(
     values: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     intervals: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     sources: dict[str, str] = {}
-    for name, entry in found.items():
+    for name, given in found.items():
         place = f"{where_from}, {name}"
         require_one_of(f"{place}: unknown number", name, NUMBERS)
-        _require_entry(entry, NUMBERS[name].unit, place)
-        width = entry.get("interval")
+        entry = _entry_of(given, NUMBERS[name].unit, place)
+        width = entry.interval
         for kind in kinds:
-            values[kind][name] = _of_kind(entry["value"], kind, place)
+            values[kind][name] = entry.of(kind, entry.value, place)
             if width is not None and not (isinstance(width, Mapping) and kind not in width):
-                intervals[kind][name] = float(_of_kind(width, kind, place))
-        sources[name] = str(entry["source"])
+                intervals[kind][name] = entry.of(kind, width, place)
+        sources[name] = entry.source
     records = {}
     for kind in kinds:
         try:
@@ -408,65 +430,49 @@ def _numbers(
     return records, {kind: widths for kind, widths in intervals.items() if widths}, sources
 
 
-def _within_phases(found: object, where_from: str) -> WithinPhases:
+def _within_phases(found: Mapping[str, Mapping[str, Any]], where_from: str) -> WithinPhases:
     """The record of timelines from the file's entries."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"{where_from} is {found!r}; expected a mapping by name")
-    for name, entry in found.items():
-        if name not in WITHIN_PHASES:
-            raise InputError(f"{where_from}: unknown number {name!r}; expected {', '.join(WITHIN_PHASES)}")
-        _require_entry(entry, WITHIN_PHASES[name].unit, f"{where_from}.{name}")
+    values: dict[str, Any] = {}
+    for name, given in found.items():
+        require_one_of(f"{where_from}: unknown number {name!r}", name, WITHIN_PHASES)
+        values[name] = _entry_of(given, WITHIN_PHASES[name].unit, f"{where_from}.{name}").value
     try:
-        return within_phases({name: entry["value"] for name, entry in found.items()})
+        return within_phases(values)
     except InputError as error:
         raise InputError(f"{where_from}: {error}") from None
 
 
-def _kinds(found: object, where_from: str) -> list[str]:
+def _kinds(found: Sequence[str], where_from: str) -> list[str]:
     """The rate classes of a file, in the order of NEAREST_KINDS."""
-    if not isinstance(found, list) or not found:
-        raise InputError(f"{where_from}: kinds is {found!r}; expected some of {', '.join(MATH_KINDS)}")
-    for kind in found:
-        _require_rate_class(kind, where_from)
+    if not found:
+        raise InputError(f"{where_from}: kinds is []; expected some of {', '.join(MATH_KINDS)}")
+    _require_rate_classes(found, where_from)
     return [kind for kind in NEAREST_KINDS if kind in found]
 
 
-def _require_rate_class(kind: object, where_from: str) -> None:
-    if kind not in MATH_KINDS:
-        raise InputError(f"{where_from}: rate class {kind!r}; expected some of {', '.join(MATH_KINDS)}")
+def _require_rate_classes(found: Iterable[str], where_from: str) -> None:
+    for kind in found:
+        require_one_of(f"{where_from}: rate class {kind!r}", kind, MATH_KINDS)
 
 
-def _require_entry(entry: object, unit: str, place: str) -> None:
-    keys = (*NUMBER_KEYS, *KIND_NUMBER_KEYS)
-    if not isinstance(entry, Mapping) or not set(NUMBER_KEYS) <= set(entry) <= set(keys):
-        raise InputError(f"{place} is {entry!r}; expected a mapping of {', '.join(keys)}")
-    if str(entry["unit"]) != unit:
-        raise InputError(f"{place}: unit {entry['unit']!r}; expected {unit!r}")
-    width = entry.get("interval", 0.0)
-    for named in width if isinstance(width, Mapping) else ():
-        _require_rate_class(named, place)
-    for each in width.values() if isinstance(width, Mapping) else (width,):
-        if not _is_width(each):
-            raise InputError(f"{place}: interval {width!r}; expected a half-width of 0 or more")
+def _entry_of(given: Mapping[str, Any], unit: str, place: str) -> _Entry:
+    """The record of a number; raises InputError for another unit, an unknown rate class or a negative width."""
+    entry = record_from(_Entry, given, place)
+    if entry.unit != unit:
+        raise InputError(f"{place}: unit {entry.unit!r}; expected {unit!r}")
+    for each in (entry.value, entry.interval):
+        _require_rate_classes(each if isinstance(each, Mapping) else (), place)
+    width = entry.interval or 0.0
+    if min(width.values() if isinstance(width, Mapping) else (width,), default=0.0) < 0.0:
+        raise InputError(f"{place}: interval {given['interval']!r}; expected a half-width of 0 or more")
+    return entry
 
 
-def _of_kind(value: object, kind: str, place: str) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    for named in value:
-        _require_rate_class(named, place)
-    if kind not in value:
-        raise InputError(f"{place}: no value for {kind}; expected one for each rate class")
-    return value[kind]
-
-
-def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
+def _bands(found: Mapping[str, Mapping[str, float]], where_from: str) -> dict[str, dict[str, float]]:
     """Error bands [1] by rate class and situation."""
-    if not isinstance(found, Mapping):
-        raise InputError(f"{where_from}: error_band is {found!r}; expected a mapping by rate class")
+    _require_rate_classes(found, where_from)
     for kind, bands in found.items():
-        _require_rate_class(kind, where_from)
-        if not has_bands(bands) or not all(_is_share(value) for value in bands.values()):
+        if not has_bands(bands) or not all(0.0 <= value < 10.0 for value in bands.values()):
             raise InputError(
                 f"{where_from}: error_band of {kind} is {bands!r}; expected a share for each of "
                 f"{', '.join(WHOLE_SITUATIONS)}"
@@ -477,18 +483,6 @@ def _bands(found: object, where_from: str) -> dict[str, dict[str, float]]:
 def has_bands(found: object) -> bool:
     """Whether a mapping has a band for each of WHOLE_SITUATIONS, and for no unknown one."""
     return isinstance(found, Mapping) and set(WHOLE_SITUATIONS) <= set(found) <= set(SITUATIONS)
-
-
-def _is_share(value: object) -> bool:
-    return _is_finite(value) and 0.0 <= value < 10.0  # type: ignore[operator]
-
-
-def _is_width(value: object) -> bool:
-    return _is_finite(value) and value >= 0.0  # type: ignore[operator]
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:
@@ -504,7 +498,7 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
         "fitted_to": dict(calibration.fitted_to),
         "error_band": {kind: dict(bands) for kind, bands in calibration.error_band.items()},
         "numbers": {name: _entry(calibration, name) for name in held},
-        TIMELINE: {
+        "timeline": {
             name: {
                 "value": getattr(calibration.within_phases, name),
                 "unit": spec.unit,
