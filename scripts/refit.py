@@ -188,9 +188,8 @@ def judged(table: Table, fits: Sequence[JointFit], gpu: GpuSpec, *, trees: bool)
             if table.regime == "counters":
                 found.append(byte_errors(name, unseen, times))
         if trees and not test.all():
-            each = FoldFit(
-                test, table.rows.rows(~test, gpu), unseen, fit.numbers_of(table.family, table.kind), times
-            )
+            numbers = fit.numbers_of(table.family, table.kind)
+            each = FoldFit(table.rows.rows(~test, gpu), unseen, numbers, times)
             corrected[test] = corrected_fold_us(each, gpu)
     bytes_ = {name: np.concatenate(found) for name, found in errors.items() if found}
     return replace(

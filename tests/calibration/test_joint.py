@@ -36,7 +36,7 @@ def test_a_joint_fit_finds_the_numbers_that_made_the_rows_of_two_types():
 def test_intervals_are_those_of_the_linearised_fit():
     free, bounds = [Parameter("l2.efficiency"), Parameter("tensor.efficiency")], {"l2.efficiency": (0.5, 1.5)}
     problem = joint._Problem([], H200, dict.fromkeys(KINDS, VALUES), free, bounds)
-    found = problem.result(np.array([0.25, 1.2]), np.array([[1, 1], [1, 0], [0, 0], [0, 0]]), np.ones(4), 1)
+    found = problem.result(np.array([0.25, 1.2]), np.array([[1, 1], [1, 0], [0, 0], [0, 0]]), np.ones(4))
     # The inverse of [[2, 1], [1, 1]] is [[1, -1], [-1, 2]]; four squares of 1 over 4 - 2 rows double it.
     assert list(found.values.values()) == [0.75, 1.0]
     assert list(found.half_width.values()) == pytest.approx([1.645 * 2**0.5, 1.645 * 2 * 0.25])

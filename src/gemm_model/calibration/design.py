@@ -44,7 +44,7 @@ def d_optimal(jacobian: FloatArray, count: int, *, noise: float | None = None) -
         raise InputError(
             "a design from derivatives that are not finite; expected rows that the model predicts"
         )
-    scaled = jacobian / _noise(noise)
+    scaled = jacobian / (room_numbers("calibration").log_noise if noise is None else noise)
     variance = np.eye(numbers)
     free = np.ones(rows, dtype=bool)
     chosen = np.empty(count, dtype=np.int64)
@@ -101,13 +101,10 @@ def planned(jacobian: FloatArray, count: int) -> IntArray:
     return np.concatenate([common, others[d_optimal(jacobian[others], telling)]])
 
 
-def left_unknown(jacobian: FloatArray, *, noise: float | None = None) -> FloatArray:
+def left_unknown(jacobian: FloatArray) -> FloatArray:
     """For each number, the share of its prior standard deviation that remains after these rows."""
-    information = np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / _noise(noise) ** 2
+    information = (
+        np.eye(jacobian.shape[1]) + jacobian.T @ jacobian / room_numbers("calibration").log_noise ** 2
+    )
     result: FloatArray = np.sqrt(np.diag(np.linalg.inv(information)))
     return result
-
-
-def _noise(given: float | None) -> float:
-    """Log error of one timing [1]: as given, else the H200s'."""
-    return room_numbers("calibration").log_noise if given is None else given

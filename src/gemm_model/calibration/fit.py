@@ -121,7 +121,6 @@ class Fit:
     numbers: KernelNumbers
     half_width: dict[str, float]
     at_bound: tuple[str, ...]
-    evaluations: int
 
 
 def fit(
@@ -140,7 +139,7 @@ def fit(
     """
     first = dict(start or start_values())
     names = [name for name in NUMBERS if name in free]
-    low, span = _ranges(names, {} if donor is None else donor.bounds)
+    low, span = ranges(names, {} if donor is None else donor.bounds)
     pull = _pull(donor, names, low, span)
 
     def numbers(unit: FloatArray) -> KernelNumbers:
@@ -171,13 +170,10 @@ def fit(
         numbers=numbers(solved.x),
         half_width=dict(zip(names, half_width.tolist(), strict=True)),
         at_bound=tuple(at_bound),
-        evaluations=int(solved.nfev),
     )
 
 
-def _ranges(
-    names: Sequence[str], allowed: Mapping[str, tuple[float, float]]
-) -> tuple[FloatArray, FloatArray]:
+def ranges(names: Sequence[str], allowed: Mapping[str, tuple[float, float]]) -> tuple[FloatArray, FloatArray]:
     """Low end and span of the range that each number may take; `allowed` ones replace its own."""
     ends = [allowed.get(name, (NUMBERS[name].low, NUMBERS[name].high)) for name in names]
     low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
@@ -230,9 +226,13 @@ def _clock_errors(rows: Observations, predicted: KernelTime, regime: str) -> Flo
 
 def _half_widths(jacobian: FloatArray, residual: FloatArray, span: FloatArray) -> FloatArray:
     """1.96 standard errors from the linearised problem; infinite where a number has no influence."""
-    degrees = max(len(residual) - jacobian.shape[1], 1)
-    variance = float(residual @ residual) / degrees
-    covariance = np.linalg.pinv(jacobian.T @ jacobian) * variance
-    deviation = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    deviation = np.sqrt(np.maximum(np.diag(covariance(jacobian, residual)), 0.0))
     result: FloatArray = np.where(np.linalg.norm(jacobian, axis=0) > 0, 1.96 * deviation * span, np.inf)
     return result
+
+
+def covariance(jacobian: FloatArray, residual: FloatArray) -> FloatArray:
+    """Covariance of least-squares estimates, from the linearised problem."""
+    degrees = max(len(residual) - jacobian.shape[1], 1)
+    found: FloatArray = np.linalg.pinv(jacobian.T @ jacobian) * float(residual @ residual) / degrees
+    return found

@@ -63,7 +63,7 @@ class HoldOut:
         numbers = self.fit(known).numbers
         unseen = rows.rows(test, self.gpu)
         times = kernel_time(unseen.shape, self.gpu, numbers.without(self.without), regime=self.main)
-        return FoldFit(test, known[self.main], unseen, numbers, times)
+        return FoldFit(known[self.main], unseen, numbers, times)
 
     def fold(self, test: BoolArray) -> HeldOutTimes:
         """Times of the `test` rows, from one fit to all other rows."""

@@ -19,6 +19,8 @@ from gemm_model.calibration.fit import (
     MAX_EVALUATIONS,
     OUTLIER_SCALE,
     TOLERANCE,
+    covariance,
+    ranges,
     time_errors,
 )
 from gemm_model.calibration.observations import Observations
@@ -80,7 +82,6 @@ class JointFit:
     correlated: Mapping[Parameter, tuple[Parameter, float]]
     """The parameter with which each one correlates most, and the correlation [1]."""
     numbers: Mapping[Kind, Mapping[str, float]]
-    evaluations: int
 
     def numbers_of(self, family: str, kind: str) -> KernelNumbers:
         return kernel_numbers(self.numbers[family, kind])
@@ -130,7 +131,7 @@ def joint_fit(
             xtol=TOLERANCE,
         )
         jacobian = problem.jacobian(solved.x)
-    return problem.result(solved.x, jacobian, solved.fun, int(solved.nfev))
+    return problem.result(solved.x, jacobian, solved.fun)
 
 
 _Job = tuple[FloatArray, int]
@@ -150,11 +151,7 @@ class _Problem:
         bounds: Mapping[str, tuple[float, float]],
     ) -> None:
         self.groups, self.gpu, self.start, self.free = groups, gpu, start, free
-        limits = [
-            bounds.get(each.number, (NUMBERS[each.number].low, NUMBERS[each.number].high)) for each in free
-        ]
-        self.low = np.array([low for low, _ in limits])
-        self.span = np.array([high for _, high in limits]) - self.low
+        self.low, self.span = ranges([each.number for each in free], bounds)
         # A parameter starts at the median over the families and rate classes that share it.
         known = [
             np.median([values[each.number] for kind, values in start.items() if each.serves(*kind)])
@@ -214,13 +211,10 @@ class _Problem:
             found[starts[place] : starts[place + 1], column] = (errors - self.errors[place]) / step
         return found
 
-    def result(
-        self, unit: FloatArray, jacobian: FloatArray, errors: FloatArray, evaluations: int
-    ) -> JointFit:
-        degrees = max(len(errors) - len(unit), 1)
-        covariance = np.linalg.pinv(jacobian.T @ jacobian) * float(errors @ errors) / degrees
-        deviation = np.sqrt(np.maximum(np.diag(covariance), 1e-30))
-        correlation = covariance / np.outer(deviation, deviation) - np.eye(len(unit))
+    def result(self, unit: FloatArray, jacobian: FloatArray, errors: FloatArray) -> JointFit:
+        spread = covariance(jacobian, errors)
+        deviation = np.sqrt(np.maximum(np.diag(spread), 1e-30))
+        correlation = spread / np.outer(deviation, deviation) - np.eye(len(unit))
         most = np.abs(correlation).argmax(axis=1)
         identified = np.linalg.norm(jacobian[: -len(unit)], axis=0) > 0.0
         width = np.where(identified, NORMAL_90 * deviation * self.span, np.inf)
@@ -232,7 +226,6 @@ class _Problem:
                 for place, (each, other) in enumerate(zip(self.free, most, strict=True))
             },
             numbers={kind: self.numbers(unit, *kind) for kind in self.start},
-            evaluations=evaluations,
         )
 
 
@@ -262,12 +255,12 @@ def _errors(group: Group, times: KernelTime) -> list[FloatArray]:
 
 def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
     """Log errors of bytes, for rows with that counter; of L2 bytes, only for kernels without spills."""
-    count = len(rows)
-    counted = rows.dram_read_bytes if name == "dram_read_bytes" else rows.l2_bytes
-    moved = times.traffic
-    predicted = moved.dram_read_bytes if name == "dram_read_bytes" else moved.l2_counted_bytes
-    known = np.isfinite(counted) & (counted > 0.0)
-    if name == "l2_bytes":
-        known &= np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0
+    count, known = len(rows), np.full(len(rows), True)
+    if name == "dram_read_bytes":
+        counted, predicted = rows.dram_read_bytes, times.traffic.dram_read_bytes
+    else:
+        counted, predicted = rows.l2_bytes, times.traffic.l2_counted_bytes
+        known = np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0
+    known = known & np.isfinite(counted) & (counted > 0.0)
     found: FloatArray = np.log(np.broadcast_to(predicted, count)[known] / counted[known])
     return found

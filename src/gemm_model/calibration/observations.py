@@ -43,7 +43,6 @@ class Observations:
     dram_read_bytes: FloatArray
     l2_bytes: FloatArray
     """Bytes that L2 reads and writes, as `lts__t_bytes` counts them."""
-    power_w: FloatArray
     shape_id: IntArray
     weight: FloatArray
     """Weight of a row [1]: a shape weighs as its number of rows to the power 3/4; mean square 1."""
@@ -77,7 +76,6 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
         sm_clk_mhz=_in_kernel_clock(frame),
         dram_read_bytes=_optional(frame, "dram_read_bytes"),
         l2_bytes=_optional(frame, "l2_bytes"),
-        power_w=_optional(frame, "power_w"),
         shape_id=shape_id,
         weight=weight / np.sqrt(np.mean(weight**2)),
         best_row=best_row,
@@ -124,8 +122,6 @@ def config_groups(seen: Observations) -> IntArray:
 class FoldFit:
     """The fit of one fold."""
 
-    test: BoolArray
-    """Mask of the rows that the fit has not seen."""
     seen: Observations
     unseen: Observations
     numbers: KernelNumbers

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from gemm_model.calibration.joint import Kind, Parameter
-from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, SIGNIFICANT_DIGITS, CalibrationResult, Validation
+from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, CalibrationResult, Validation, rounded
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
@@ -57,10 +57,10 @@ def write_silicon(
     for name in SILICON_NUMBERS:
         values = {kind: values[name] for (_, kind), values in numbers.items()}
         value: Any = values if NUMBERS[name].of == CARD_AND_TYPE else next(iter(values.values()))
-        entry = {"value": _digits(value), "unit": NUMBERS[name].unit}
-        intervals = {kind: _digits(widths[name, kind]) for kind in values if (name, kind) in widths}
+        entry = {"value": rounded(value), "unit": NUMBERS[name].unit}
+        intervals = {kind: rounded(widths[name, kind]) for kind in values if (name, kind) in widths}
         if (name, None) in widths:
-            entry["interval"] = _digits(widths[name, None])
+            entry["interval"] = rounded(widths[name, None])
         elif intervals:
             entry["interval"] = intervals
         kept = ("measured", "source") if "interval" in entry else ("interval", "measured", "source")
@@ -71,13 +71,6 @@ def write_silicon(
     )
     document = {"version": FORMAT_VERSION, "gpu": gpu, "fitted_to": {}, "numbers": found}
     atomic_write(path, header + _yaml(document))
-
-
-def _digits(value: Any) -> Any:
-    """Values rounded to SIGNIFICANT_DIGITS."""
-    if isinstance(value, Mapping):
-        return {key: _digits(each) for key, each in value.items()}
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def _yaml(document: Mapping[str, Any]) -> str:

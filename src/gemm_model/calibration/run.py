@@ -530,7 +530,7 @@ class _Kind:
         if surely_nearer(fitted_us, donor_us, self.rows.runtime_us):
             return None
         self.validations.extend(_figures(DONOR_KEPT, self.rows, donor_us, whole_shapes=True))
-        return Fit(numbers, {}, (), 0), physical_us, taken
+        return Fit(numbers, {}, ()), physical_us, taken
 
     def _fit(self, seen: Mapping[str, Observations], free: Collection[str]) -> Fit:
         job = partial(self._hold_out(seen, self.main, free).fit, seen)
@@ -619,9 +619,9 @@ class _Kind:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self._judge(f"shape, {what}", f"shape + residual, {what}", rows, held_out, _several_kernels(rows))
             if len(rows) >= FEWEST_BAND_ROWS:
-                self.bands[situation] = _band(held_out.runtime_us, rows)
+                self.bands[situation] = _band(held_out.runtime_us, rows.runtime_us)
                 if held_out.corrected_us is not None:
-                    self.corrected_split_band = _band(held_out.corrected_us, rows)
+                    self.corrected_split_band = _band(held_out.corrected_us, rows.runtime_us)
         self.start = found.numbers.values()
         return found
 
@@ -741,7 +741,8 @@ def _corrected_bands(result: KindResult, gpu: GpuSpec) -> dict[str, float]:
 def _intervals(fits: Iterable[Fit]) -> dict[str, float]:
     """Half-widths of the fitted numbers; a number without influence has none and is frozen."""
     widths = {name: width for each in fits for name, width in each.half_width.items()}
-    return rounded({name: width for name, width in widths.items() if np.isfinite(width)})
+    found: dict[str, float] = rounded({name: width for name, width in widths.items() if np.isfinite(width)})
+    return found
 
 
 def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) -> dict[str, str]:
@@ -786,9 +787,9 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     return efficiency
 
 
-def _band(predicted_us: FloatArray, seen: Observations) -> float:
+def _band(predicted_us: FloatArray, measured_us: FloatArray) -> float:
     """Error that BAND_QUANTILE of the rows stay within."""
-    return round(float(np.quantile(np.abs(predicted_us / seen.runtime_us - 1.0), BAND_QUANTILE)), 4)
+    return round(float(np.quantile(np.abs(predicted_us / measured_us - 1.0), BAND_QUANTILE)), 4)
 
 
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
@@ -801,14 +802,12 @@ def error_bands(
     seen: Observations, predicted_us: FloatArray, gpu: GpuSpec, numbers: KernelNumbers
 ) -> dict[str, float]:
     """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
-    error = np.abs(predicted_us / seen.runtime_us - 1.0)
-    where = situations(seen, gpu, numbers)
-    overall = float(np.quantile(error, BAND_QUANTILE))
-    bands = {}
+    where, bands = situations(seen, gpu, numbers), {}
     for code, name in enumerate(PLAIN_SITUATIONS):
         rows = where == code
-        enough = rows.sum() >= FEWEST_BAND_ROWS
-        bands[name] = round(float(np.quantile(error[rows], BAND_QUANTILE)) if enough else overall, 4)
+        if rows.sum() < FEWEST_BAND_ROWS:
+            rows = np.full(len(seen), True)
+        bands[name] = _band(predicted_us[rows], seen.runtime_us[rows])
     return bands
 
 
@@ -830,9 +829,11 @@ def _cards(seen: Observations) -> IntArray | None:
     return np.where(rows[codes] >= 0.02 * len(codes), codes, -1).astype(np.int64)
 
 
-def rounded(values: Mapping[str, float]) -> dict[str, float]:
-    """The values with as many digits as a calibration file holds."""
-    return {name: float(f"{value:.{SIGNIFICANT_DIGITS}g}") for name, value in values.items()}
+def rounded(value: Any) -> Any:
+    """A value, or each of a mapping's, with as many digits as a calibration file holds."""
+    if isinstance(value, Mapping):
+        return {name: rounded(each) for name, each in value.items()}
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
 def _rounded(numbers: KernelNumbers) -> KernelNumbers:

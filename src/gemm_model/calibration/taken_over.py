@@ -13,6 +13,7 @@ from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.tables.accuracy import error_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def taken_forest(
         held_out = folds == fold
         shares[held_out] = borne_out(log_error[~held_out], correction[~held_out])
     corrected = corrected_us(physical_us, shares * correction, times.floor_us)
-    helps = _mean_error(corrected, seen) < _mean_error(physical_us, seen)
+    before, after = (error_figures(each, seen.runtime_us).mape for each in (physical_us, corrected))
+    helps = after < before
     share = round(borne_out(log_error, correction), 2) if helps else 0.0
     return TakenForest(donor.scaled(share), share, corrected if helps else physical_us)
 
@@ -68,7 +70,3 @@ def borne_out(log_error: FloatArray, correction: FloatArray) -> float:
     """
     square = float(correction @ correction)
     return float(np.clip(correction @ log_error / square, 0.0, 1.0)) if square > 0.0 else 0.0
-
-
-def _mean_error(predicted_us: FloatArray, seen: Observations) -> float:
-    return float(np.abs(predicted_us / seen.runtime_us - 1.0).mean())

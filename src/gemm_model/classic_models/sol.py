@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
@@ -29,9 +31,7 @@ class SOLModel(ArrayModel):
         dram_bytes = batch.operand_bytes + batch.source_bytes + batch.output_bytes
         dram_us = dram_bytes / gpu.dram_bytes_per_us
         limiter = 1 * (dram_us > math_us)
-        runtime_us = math_us.copy()
-        dram_bound = limiter == 1
-        runtime_us[dram_bound] = dram_us[dram_bound]
+        runtime_us = np.maximum(math_us, dram_us)
         return BatchPrediction(
             runtime_us=runtime_us,
             limiter=limiter,

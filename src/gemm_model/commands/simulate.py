@@ -153,8 +153,8 @@ def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace],
     return [
         (args.table, lambda path: write_trace_table(drawn.trace, path)),
         (args.trace, write_trace),
-        (args.plot, lambda path: plot_traces(traces, path, title, drawn.detailed_sm)),
-        common.page(args.html, lambda: trace_page(drawn.trace, title, drawn.detailed_sm)),
+        (args.plot, lambda path: plot_traces(traces, path, title, args.sm)),
+        common.page(args.html, lambda: trace_page(drawn.trace, title, args.sm)),
     ]
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gemm_model.core.errors import InputError
-from gemm_model.core.files import atomic_path, atomic_write
+from gemm_model.core.files import atomic_path, atomic_write, read_json
 from gemm_model.core.records import record_from
 from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, completed, pyarrow, typed
 
@@ -72,15 +72,10 @@ class DataSet:
     def __init__(self, folder: Path) -> None:
         """Open a data set; raises InputError where the folder is none, or one of another schema."""
         self.folder = Path(folder)
-        try:
-            described = json.loads((self.folder / DESCRIPTION).read_text(encoding="utf-8"))
-            found = described["schema"]
-        except FileNotFoundError:
-            raise InputError(f"{folder}: no data set ({DESCRIPTION} is missing)") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise InputError(
-                f"{self.folder / DESCRIPTION}: not readable; expected a data set's schema"
-            ) from None
+        if not is_dataset(self.folder):
+            raise InputError(f"{folder}: no data set ({DESCRIPTION} is missing)")
+        described = read_json(self.folder / DESCRIPTION, "a data set's schema")
+        found = described.get("schema") if isinstance(described, dict) else None
         if found != SCHEMA:
             raise InputError(f"{folder}: a data set of schema {found!r}; expected {SCHEMA!r}")
 
@@ -110,15 +105,9 @@ class DataSet:
     def record(self, run: str) -> RunRecord:
         """A run's record; raises InputError where there is none that can be read."""
         path = self.record_path(run)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(
-                f"{self.folder}: no run {run!r}; expected one of `gemm-model data show`"
-            ) from None
-        except (OSError, ValueError, RecursionError):
-            raise InputError(f"{path}: not readable; expected the record of a run") from None
-        return record_from(RunRecord, values, str(path))
+        if not path.exists():
+            raise InputError(f"{self.folder}: no run {run!r}; expected one of `gemm-model data show`")
+        return record_from(RunRecord, read_json(path, "the record of a run"), str(path))
 
     def write_record(self, record: RunRecord) -> None:
         """Write a run's record whole, in place of its earlier one."""

@@ -39,15 +39,11 @@ class RuntimeParameters:
     """How well two units work at once: p of the p-norm of their times; infinite is perfectly."""
 
     def __post_init__(self) -> None:
-        _require("issue_efficiency", self.issue_efficiency, 0.0, 1.0)
-        for name in ("load_latency_clk", "barrier_clk"):
-            _require(name, getattr(self, name), 0.0, 1e6)
-        _require("overlap_exponent", self.overlap_exponent, 1.0, 1e3)
-
-
-def _require(name: str, value: object, low: float, high: float) -> None:
-    if not isinstance(value, int | float) or value is True or not low <= value <= high or value == 0:
-        raise InputError(f"{name} is {value!r}; expected a positive number from {low:g} to {high:g}")
+        ranges = {"issue_efficiency": (0.0, 1.0), "overlap_exponent": (1.0, 1e3)}
+        for name in self.__slots__:
+            (low, high), value = ranges.get(name, (0.0, 1e6)), getattr(self, name)
+            if not isinstance(value, int | float) or value is True or not low <= value <= high or value == 0:
+                raise InputError(f"{name} is {value!r}; expected a positive number from {low:g} to {high:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

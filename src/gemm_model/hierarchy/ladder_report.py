@@ -44,9 +44,8 @@ def predicted(
 
 def compared(table: pd.DataFrame, predict: Callable[[tuple[int, int, int]], pd.DataFrame]) -> pd.DataFrame:
     """The measured kernels of `table` with predictions: `error` is predicted / measured runtime - 1."""
-    frames = []
-    for m, n, k in table[["m", "n", "k"]].drop_duplicates().itertuples(index=False):
-        frames.append(predict((int(m), int(n), int(k))))
+    shapes = table[["m", "n", "k"]].drop_duplicates().itertuples(index=False)
+    frames = [predict((int(m), int(n), int(k))) for m, n, k in shapes]
     joined = table.merge(pd.concat(frames), on=["kernel", "rung", "m", "n", "k"], how="inner")
     joined["error"] = joined.predicted_us / joined.runtime_us - 1
     joined["counted_limiter"] = _counted_limiter(joined)

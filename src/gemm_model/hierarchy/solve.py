@@ -77,7 +77,8 @@ def solve(
         raise InputError(f"target is {target!r}; expected a fraction of peak above 0, at most 1")
     found: list[Candidate] = []
     refusals: list[str] = []
-    for blocking in _candidates(machine, stages):
+    cuda_cores = machine.datapath.name == "cuda_cores"
+    for blocking in _cuda_core_candidates(stages) if cuda_cores else _tensor_core_candidates(machine, stages):
         try:
             taken = footprint(blocking, machine.gpu, machine.datapath)
         except InputError as error:
@@ -107,25 +108,15 @@ def solve(
 
 
 def _smallest_by_stage(found: list[Candidate], target: float) -> dict[str, Candidate]:
-    names = [stage.name for stage in found[0].matching.stages]
     best: dict[str, Candidate] = {}
-    for position, name in enumerate(names):
-        enough = [c for c in found if c.matching.stages[position].fraction >= target - 1e-9]
+    for of_all in zip(*(candidate.matching.stages for candidate in found), strict=True):
+        enough = [pair for pair in zip(of_all, found, strict=True) if pair[0].fraction >= target - 1e-9]
         if enough:
-
-            def tile(candidate: Candidate, index: int = position) -> tuple[float, int]:
-                stage = candidate.matching.stages[index]
-                return (stage.tile_m * stage.tile_n, candidate.tile_size)
-
-            best[name] = min(enough, key=tile)
+            stage, smallest = min(
+                enough, key=lambda pair: (pair[0].tile_m * pair[0].tile_n, pair[1].tile_size)
+            )
+            best[stage.name] = smallest
     return best
-
-
-def _candidates(machine: Machine, stages: int) -> Iterator[Blocking]:
-    if machine.datapath.name == "cuda_cores":
-        yield from _cuda_core_candidates(stages)
-    else:
-        yield from _tensor_core_candidates(machine, stages)
 
 
 def _cuda_core_candidates(stages: int) -> Iterator[Blocking]:

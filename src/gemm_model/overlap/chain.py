@@ -24,6 +24,8 @@ from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_threa
 from gemm_model.overlap.trace import trace_of_events
 from gemm_model.timeline.trace import Trace
 
+REPLAYS, REPEATS = 4, 5
+"""Graphs replayed for one time, and such times of a setting [1]; layers; chosen."""
 TORCH_TYPE = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
 
 
@@ -65,16 +67,8 @@ def compile_previous(
     out_type: str, vectors: int, parts: int, normalize: bool, dependent_launch: bool, trace: bool
 ) -> Any:
     """The compiled previous kernel; works without a GPU."""
-    kernel = PreviousKernel(
-        out_type,
-        vectors=vectors,
-        parts=parts,
-        normalize=normalize,
-        dependent_launch=dependent_launch,
-        trace=trace,
-    )
     return cute.compile(
-        kernel,
+        PreviousKernel(out_type, vectors, parts, normalize, dependent_launch, trace),
         device_pointer(BFloat16, 0),
         device_pointer(ELEMENT_TYPE[out_type], 0),
         device_pointer(Int64, 0),
@@ -183,19 +177,11 @@ class LayerChain:
         events = self.trace[layer, : build.ctas].cpu().numpy()
         return trace_of_events(events, (self.m, self.n, self.k), build, gpu)
 
-    def layer_time_us(
-        self,
-        build: KernelBuild,
-        setting: OverlapSetting,
-        previous: PreviousSpec,
-        *,
-        replays: int = 4,
-        repeats: int = 5,
-    ) -> float:
-        """Median microseconds per layer over ``repeats`` runs of ``replays`` graphs back to back."""
+    def layer_time_us(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> float:
+        """Median microseconds per layer over REPEATS runs of REPLAYS graphs back to back."""
         graph = self.capture(build, setting, previous)
         graph.replay()
-        return statistics.median(self.replay_time_us(graph, replays) for _ in range(repeats))
+        return statistics.median(self.replay_time_us(graph, REPLAYS) for _ in range(REPEATS))
 
     def replay_time_us(self, graph: torch.cuda.CUDAGraph, replays: int) -> float:
         """Microseconds per layer of ``replays`` captured chains back to back."""

@@ -96,12 +96,9 @@ class KernelBuild:
             raise InputError(f"tile_n must be a multiple of 8 from 8 to {MAX_N}, not {self.tile_n}")
         if self.split_k not in CLUSTER_SIZES:
             raise InputError(f"split_k must be one of {CLUSTER_SIZES}, not {self.split_k}")
-        if self.clusters < 1:
-            raise InputError(f"clusters must be at least 1, not {self.clusters}")
-        if self.fill_delay_clocks < 0:
-            raise InputError(f"fill_delay_clocks must be at least 0, not {self.fill_delay_clocks}")
-        if self.stages < 2:
-            raise InputError(f"stages must be at least 2, not {self.stages}")
+        for name, least in (("clusters", 1), ("fill_delay_clocks", 0), ("stages", 2)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.smem_bytes > SMEM_PER_CTA:
             raise InputError(
                 f"{self.stages} stages of {self.stage_bytes} bytes need {self.smem_bytes} bytes of shared "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -29,23 +29,15 @@ MARGIN = 0.02
 """Relative difference demanded of two predicted times [1]; settings that are slower; chosen."""
 
 
-def fit_parameters(
-    table: pd.DataFrame,
-    gpu: GpuSpec,
-    *,
-    start: OverlapParameters | None = None,
-    starts: int = 3,
-    seed: int = 0,
-) -> OverlapParameters:
+def fit_parameters(table: pd.DataFrame, gpu: GpuSpec, *, starts: int = 3, seed: int = 0) -> OverlapParameters:
     """Constants that fit the measured layers best: robust least squares on log(predicted / measured).
 
-    Tries `starts` points: `start` (or the first guesses) and random ones around it.
+    Tries `starts` points: the guesses and random ones around them.
     """
     from scipy.optimize import least_squares
 
     names = [spec.name for spec in fields(OverlapParameters)]
     low, guess, high = np.array([spec.metadata["bounds"] for spec in fields(OverlapParameters)]).T
-    center = guess if start is None else np.array(astuple(start))
     chains = chains_of(cases_of(table, gpu), gpu)
     measured = np.log(table["layer_us"].to_numpy())
     overlapped = np.flatnonzero(table["serialized"].to_numpy() == 0)
@@ -60,23 +52,21 @@ def fit_parameters(
         misled = np.minimum(contrast + slower - margin, 0.0)
         return np.concatenate([error, CONTRAST_WEIGHT * contrast, MISLED_WEIGHT * misled])
 
-    random = np.random.default_rng(seed)
-    found = None
-    for number in range(starts):
-        factor = 1.0 if number == 0 else np.exp(random.normal(0.0, SPREAD, len(names)))
-        inside = 1e-3 * (high - low)
-        result = least_squares(
+    random, inside = np.random.default_rng(seed), 1e-3 * (high - low)
+    factors = [1.0, *(np.exp(random.normal(0.0, SPREAD, len(names))) for _ in range(starts - 1))]
+    results = [
+        least_squares(
             residuals,
-            np.clip(center * factor, low + inside, high - inside),
+            np.clip(guess * factor, low + inside, high - inside),
             bounds=(low, high),
             x_scale=np.maximum(np.abs(guess), 0.05),
             loss="soft_l1",
             f_scale=0.05,
             max_nfev=MAX_EVALUATIONS,
         )
-        if found is None or result.cost < found.cost:
-            found = result
-    assert found is not None
+        for factor in factors
+    ]
+    found = min(results, key=lambda result: float(result.cost))
     return OverlapParameters(**dict(zip(names, found.x.tolist(), strict=True)))
 
 

@@ -170,7 +170,7 @@ class LayerCase:
 
 def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
     """The columns of some cases: distribution of rows, residency on SMs, bytes in the rings."""
-    columns: dict[str, list[float]] = {spec.name: [] for spec in fields(Chains)}
+    rows: list[dict[str, float]] = []
     for case in cases:
         build = case.build
         units = math.ceil(case.m / UNIT_M)
@@ -186,7 +186,7 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
         at_once = gpu.clusters_at_once(build.split_k) * build.ctas_per_sm
         weights = float(case.m * case.k * build.operand_bytes)
         blocked = max(1 - max(gpu.sm_count - case.n, 0) * build.ctas_per_sm / build.ctas, 0.0)
-        row = {
+        row: dict[str, float] = {
             "weight_bytes": weights,
             "ring_bytes": min(weights, build.ctas * min(build.stages, steps) * stage_bytes),
             "steps": steps,
@@ -212,9 +212,9 @@ def chains_of(cases: Sequence[LayerCase], gpu: GpuSpec) -> Chains:
             "asked_share": asked / max(beyond, 1),
             "serialized": float(case.serialized),
         }
-        for name, value in row.items():
-            columns[name].append(value)
-    return Chains(**{name: np.array(values, dtype=np.float64) for name, values in columns.items()})
+        rows.append(row)
+    names = [spec.name for spec in fields(Chains)]
+    return Chains(**{name: np.array([row[name] for row in rows], dtype=np.float64) for name in names})
 
 
 def row_reads(k: int) -> float:

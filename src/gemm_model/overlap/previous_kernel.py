@@ -8,6 +8,8 @@ weights that the next GEMM already asks for. It lets its dependents start either
 store, and can be made longer by a number of SM clocks.
 """
 
+from dataclasses import dataclass
+
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.cute as cute
@@ -26,30 +28,24 @@ def vectors_per_thread(k: int) -> int:
     return -(-k // (VECTOR * THREADS))
 
 
+@dataclass(frozen=True, slots=True)
 class PreviousKernel:
     """RMSNorm (``normalize``) or plain sum of ``parts`` bf16 inputs, written as ``out_type``.
 
     vectors: accesses of a thread to one row (`vectors_per_thread`).
     """
 
-    def __init__(
-        self,
-        out_type: str,
-        *,
-        vectors: int,
-        parts: int = 1,
-        normalize: bool = True,
-        dependent_launch: bool = True,
-        trace: bool = False,
-    ) -> None:
-        self.out_type = ELEMENT_TYPE[out_type]
-        self.vectors = vectors
-        self.parts = parts
-        # One bf16 input is kept as it is, a sum in fp32.
-        self.held_type = BFloat16 if parts == 1 else Float32
-        self.normalize = normalize
-        self.dependent_launch = dependent_launch
-        self.trace = trace
+    out_type: str
+    vectors: int
+    parts: int
+    normalize: bool
+    dependent_launch: bool
+    trace: bool
+
+    @property
+    def held_type(self):
+        """One bf16 input is kept as it is, a sum in fp32."""
+        return BFloat16 if self.parts == 1 else Float32
 
     @cute.jit
     def __call__(
@@ -128,8 +124,8 @@ class PreviousKernel:
         for i in cutlass.range_constexpr(self.vectors):
             v = tidx + i * THREADS
             if v < k // VECTOR:
-                out = cute.make_rmem_tensor((VECTOR,), self.out_type)
-                out.store((held[None, i].load().to(Float32) * scale).to(self.out_type))
+                out = cute.make_rmem_tensor((VECTOR,), ELEMENT_TYPE[self.out_type])
+                out.store((held[None, i].load().to(Float32) * scale).to(ELEMENT_TYPE[self.out_type]))
                 cute.autovec_copy(out, y[(None, v), row])
         if trigger_early == 0:
             cute.arch.griddepcontrol_launch_dependents()

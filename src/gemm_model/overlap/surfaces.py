@@ -40,12 +40,15 @@ def read_surfaces(*paths: Path, campaigns: Sequence[str] = ()) -> pd.DataFrame:
     Several tables, or several `campaigns` of one, are runs of the same cases: `layer_us` is their mean. The
     best of 56 noisy cells of one run is partly the luckiest.
     """
-    tables = [part for path in paths for part in _runs(_read_table(path), campaigns)]
+    read = (read_columns(path, CASE_NUMBERS, texts=("a_type", "b_type")) for path in paths)
+    tables = [part for table in read for part in _runs(table, campaigns)]
     first, case = tables[0], list(CASE_COLUMNS[:-1])
     for table in tables[1:]:
         if not table[case].equals(first[case]):
-            read, other = table.attrs["path"], first.attrs["path"]
-            raise InputError(f"{read}: expected the same cases in the same order as in {other}")
+            other = first.attrs["path"]
+            raise InputError(
+                f"{table.attrs['path']}: expected the same cases in the same order as in {other}"
+            )
     apart = [*(["campaign"] if "campaign" in first else []), *SURFACE_COLUMNS]
     return first.assign(
         layer_us=np.mean([table["layer_us"] for table in tables], axis=0),
@@ -64,10 +67,6 @@ def _runs(table: pd.DataFrame, campaigns: Sequence[str]) -> Iterator[pd.DataFram
         yield rows.reset_index(drop=True)
     if not campaigns:
         yield table
-
-
-def _read_table(path: Path) -> pd.DataFrame:
-    return read_columns(path, CASE_NUMBERS, texts=("a_type", "b_type"))
 
 
 def cases_of(table: pd.DataFrame, gpu: GpuSpec) -> list[LayerCase]:

@@ -129,18 +129,24 @@ def choose(grid: Grid) -> int:
     return taken
 
 
-def tune(
-    model: OverlapModel,
-    case: LayerCase,
-    overlap_ratios: Sequence[float] = OVERLAP_RATIOS,
-    prefetch_ratios: Sequence[float] = PREFETCH_RATIOS,
-) -> Tuning:
-    """The proposal from the model alone; `case.setting` does not matter."""
-    settings = [
+def settings_of(overlap_ratios: Sequence[float], prefetch_ratios: Sequence[float]) -> list[OverlapSetting]:
+    """Each pair of such ratios."""
+    return [
         OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
         for overlap, prefetch in product(overlap_ratios, prefetch_ratios)
     ]
-    cases = [replace(case, setting=setting, serialized=False) for setting in settings]
+
+
+def cases_of_grid(case: LayerCase) -> list[LayerCase]:
+    """The layer with each setting of the grid."""
+    settings = settings_of(OVERLAP_RATIOS, PREFETCH_RATIOS)
+    return [replace(case, setting=setting, serialized=False) for setting in settings]
+
+
+def tune(model: OverlapModel, case: LayerCase) -> Tuning:
+    """The proposal from the model alone; `case.setting` does not matter."""
+    cases = cases_of_grid(case)
+    settings = [each.setting for each in cases]
     grid = grid_of(settings, chains_of(cases, model.gpu), model.timeline(cases))
     best = choose(grid)
     order = [best, *(int(i) for i in np.argsort(grid.layer_us, kind="stable") if i != best)]
@@ -161,10 +167,7 @@ def refine(
 
     It also measures no trigger and the default triggers, each without a prefetch and with best effort.
     """
-    plain = [
-        OverlapSetting(overlap_ratio=overlap, prefetch_ratio=prefetch)
-        for overlap, prefetch in product((NEVER, EARLY, HALFWAY), (NO_PREFETCH, BEST_EFFORT))
-    ]
+    plain = settings_of((NEVER, EARLY, HALFWAY), (NO_PREFETCH, BEST_EFFORT))
     times = {setting: measure_us(setting) for setting in dict.fromkeys([*proposal.candidates, *plain])}
     best = min(times, key=lambda setting: times[setting])
     return Tuning(

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from gemm_model.core.figures import new_figure, save_figure
-from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase, OverlapModel, Timeline
-from gemm_model.overlap.tuner import OVERLAP_RATIOS, PREFETCH_RATIOS
+from gemm_model.overlap.tuner import cases_of_grid
 from gemm_model.timeline.chrome_trace import TraceEvent
 
 
 def sensitivity(model: OverlapModel, case: LayerCase) -> pd.DataFrame:
     """Predicted time of a layer: `overlap_ratio`, `prefetch_ratio`, `predicted_us` of each pair of them."""
-    grid = list(product(OVERLAP_RATIOS, PREFETCH_RATIOS))
-    cases = [
-        replace(case, setting=OverlapSetting(overlap_ratio=o, prefetch_ratio=p), serialized=False)
-        for o, p in grid
-    ]
-    table = pd.DataFrame(grid, columns=["overlap_ratio", "prefetch_ratio"])
-    return table.assign(predicted_us=model.layer_us(cases))
+    cases = cases_of_grid(case)
+    return pd.DataFrame([asdict(each.setting) for each in cases]).assign(predicted_us=model.layer_us(cases))
 
 
 def crossed(table: pd.DataFrame) -> pd.DataFrame:
@@ -37,7 +30,7 @@ def trace_events(line: Timeline, chain: int = 0) -> list[TraceEvent]:
     """Slices of one chain for Perfetto: each kernel's wait and work, a track per kernel of a layer."""
     events = []
     for layer in range(len(line.gemm_end)):
-        at = {name: float(getattr(line, name)[layer, chain]) for name in _EDGES}
+        at = {spec.name: float(getattr(line, spec.name)[layer, chain]) for spec in fields(line)}
         parity = "even" if layer % 2 == 0 else "odd"
         for track, name, start, end in (
             ("previous kernel", "wait", at["previous_start"], at["previous_waited"]),
@@ -58,12 +51,6 @@ def trace_events(line: Timeline, chain: int = 0) -> list[TraceEvent]:
                     )
                 )
     return events
-
-
-_EDGES = (
-    *("previous_start", "previous_waited", "previous_end"),
-    *("gemm_start", "gemm_waited", "streamed", "gemm_end"),
-)
 
 
 def plot_surfaces(table: pd.DataFrame, path: Path) -> None:

@@ -66,9 +66,11 @@ class Parameter:
         if not (np.isfinite(self.start) and self.start > 0):
             raise InputError(f"start value of {self.name} is {self.start:g}; expected a positive number")
 
-    @property
-    def is_rate(self) -> bool:
-        return self.name.endswith(("_per_us", "_per_clk"))
+    def fitted(self, value: float) -> float:
+        """The fitted value of this one (the reciprocal of a rate), and back: it is its own inverse."""
+        if not self.name.endswith(("_per_us", "_per_clk")):
+            return value
+        return np.inf if value == 0 else 1.0 / value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,18 +189,18 @@ class _Space:
 
     @property
     def scale(self) -> FloatArray:
-        return np.array([abs(_reciprocal_of_rate(p, p.start)) for p in self.parameters])
+        return np.array([abs(p.fitted(p.start)) for p in self.parameters])
 
     @property
     def limits(self) -> FloatArray:
         """The lowest and the highest point, of shape (parameters, 2)."""
-        bounds = [(_reciprocal_of_rate(p, p.low), _reciprocal_of_rate(p, p.high)) for p in self.parameters]
+        bounds = [(p.fitted(p.low), p.fitted(p.high)) for p in self.parameters]
         return np.sort(np.array(bounds), axis=1) / self.scale[:, None]
 
     def values(self, point: FloatArray) -> dict[str, float]:
         """The parameters by name."""
         scaled = zip(self.parameters, point * self.scale, strict=True)
-        return {p.name: _reciprocal_of_rate(p, float(x)) for p, x in scaled}
+        return {p.name: p.fitted(float(x)) for p, x in scaled}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +232,6 @@ def fit_machine(start: PipelineMachine, runs: Runs, names: Sequence[str]) -> tup
         lambda values: predict_runs(with_parameters(start, values), runs), runs.runtime_us, parameters
     )
     return with_parameters(start, fit.values), fit
-
-
-def _reciprocal_of_rate(parameter: Parameter, value: float) -> float:
-    """The fitted value of a parameter (the reciprocal of a rate), and back: the function is its own
-    inverse.
-    """
-    if not parameter.is_rate:
-        return value
-    return np.inf if value == 0 else 1.0 / value
 
 
 def _uncertainty(jacobian: FloatArray, residuals: FloatArray) -> tuple[FloatArray, list[bool]]:

@@ -17,6 +17,7 @@ import numpy as np
 from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.core.records import mapped
 
 PS_PER_US = 1e6
 
@@ -170,15 +171,13 @@ class Workload:
     """CTAs of the whole kernel."""
     ctas_per_wave: Number = 1.0
 
+    def each(self, change: Callable[[Any], Any]) -> Workload:
+        """The same work with each of its numbers changed."""
+        return mapped(self, lambda v: mapped(v, change) if isinstance(v, StepTimes) else change(v))
+
     def row(self, index: int) -> Workload:
         """The work of one kernel of a batch, all fields scalars."""
-
-        def pick(value: Number | StepTimes) -> Any:
-            if isinstance(value, StepTimes):
-                return StepTimes(load_a=pick(value.load_a), load_b=pick(value.load_b), math=pick(value.math))
-            return float(value) if np.ndim(value) == 0 else float(np.asarray(value)[index])
-
-        return Workload(**{spec.name: pick(getattr(self, spec.name)) for spec in fields(self)})
+        return self.each(lambda v: float(v) if np.ndim(v) == 0 else float(v[index]))
 
     def of_one_sm(self) -> Workload:
         """The fields that the busiest SM depends on; kernels with another number of CTAs elsewhere agree in
@@ -215,14 +214,9 @@ def with_parameters(machine: PipelineMachine, values: Mapping[str, Any]) -> Pipe
         require_one_of(f"machine {machine.name}: unknown parameter {key!r}", key, known)
     changed = dict(values)
     if "tiles" in changed:
-        space = changed["tiles"]
-        names = [spec.name for spec in fields(TileSpace)]
-        wrong = [key for key in space if key not in names] if isinstance(space, Mapping) else [repr(space)]
-        if wrong:
-            raise InputError(
-                f"machine {machine.name}: unknown parameter tiles.{wrong[0]}; "
-                f"expected one of {', '.join(names)}"
-            )
+        space, names = changed["tiles"], [spec.name for spec in fields(TileSpace)]
+        for key in space if isinstance(space, Mapping) else [repr(space)]:
+            require_one_of(f"machine {machine.name}: unknown parameter tiles.{key}", key, names)
         changed["tiles"] = replace(machine.tiles, **space)
     return replace(machine, **changed)
 

@@ -21,6 +21,7 @@ The functions take scalars and arrays alike, in any one unit of time.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -177,44 +178,25 @@ class _State:
 
 def _persistent(work: Workload, machine: PipelineMachine) -> tuple[FloatArray, FloatArray, FloatArray]:
     """End of the kernel, start of the last epilogue and of the one before it, for tiles without a pause."""
-    columns = _columns(work)
-    rows = len(columns["waves"])
-    result = np.empty((3, rows))
-    for stages in np.unique(columns["stages"]):
-        of_stages = np.flatnonzero(columns["stages"] == stages)
-        chosen = {name: values[of_stages] for name, values in columns.items()}
-        result[:, of_stages] = _persistent_ring(chosen, int(stages), machine)
-    if np.ndim(work.waves) == 0 and rows == 1:
+    sizes: set[int] = set()
+    work.each(lambda v: sizes.add(np.size(v)))
+    rows = work.each(lambda v: np.broadcast_to(np.asarray(v, dtype=np.float64), max(sizes)))
+    ring = np.asarray(rows.stages)
+    result = np.empty((3, len(ring)))
+    for stages in np.unique(ring):
+        alike = np.flatnonzero(ring == stages)
+        result[:, alike] = _persistent_ring(rows.each(itemgetter(alike)), int(stages), machine)
+    if np.ndim(work.waves) == 0 and len(ring) == 1:
         return result[0, 0], result[1, 0], result[2, 0]
     return result[0], result[1], result[2]
 
 
-def _columns(work: Workload) -> dict[str, FloatArray]:
-    """The workload's fields as arrays of one length."""
-    named: dict[str, Number] = {}
-    for name in ("waves", "steps", "stages", "latency", "epilogue", "init"):
-        named[name] = getattr(work, name)
-    for kind in ("full", "full_last", "tail", "tail_last"):
-        for part in ("load_a", "load_b", "math"):
-            named[f"{kind}.{part}"] = getattr(getattr(work, kind), part)
-    arrays = np.broadcast_arrays(
-        *[np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in named.values()]
-    )
-    return dict(zip(named, arrays, strict=True))
-
-
-def _times(columns: dict[str, FloatArray], kind: str) -> StepTimes:
-    return StepTimes(
-        load_a=columns[f"{kind}.load_a"], load_b=columns[f"{kind}.load_b"], math=columns[f"{kind}.math"]
-    )
-
-
-def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: PipelineMachine) -> FloatArray:
+def _persistent_ring(work: Workload, stages: int, machine: PipelineMachine) -> FloatArray:
     """The kernels of one ring size, tile by tile; whole periods are skipped once the rhythm repeats."""
-    states = np.zeros((stages + _BESIDE_THE_SLOTS, len(columns["waves"])))
-    left = columns["waves"] - 1
+    left = np.asarray(work.waves) - 1
+    states = np.zeros((stages + _BESIDE_THE_SLOTS, len(left)))
     running = np.flatnonzero(left > 0)
-    tile = _Tile.of({name: values[running] for name, values in columns.items()}, "full", stages, machine)
+    tile = _Tile.of(work.each(itemgetter(running)), stages, machine, tail=False)
     history = [states[:, running]]
     while running.size:
         now = tile.after(_State.of(history[-1], stages)).stacked()
@@ -237,10 +219,8 @@ def _persistent_ring(columns: dict[str, FloatArray], stages: int, machine: Pipel
             states[:, running[done]] = history[-1][:, done]
             history = [earlier[:, ~done] for earlier in history]
             tile, running = tile.rows(~done), running[~done]
-    last = _Tile.of(columns, "tail", stages, machine).after(_State.of(states, stages))
-    return np.vstack(
-        [last.epilogue_ends[1] + columns["init"], last.epilogue_start, last.epilogue_start_before]
-    )
+    last = _Tile.of(work, stages, machine, tail=True).after(_State.of(states, stages))
+    return np.vstack([last.epilogue_ends[1] + work.init, last.epilogue_start, last.epilogue_start_before])
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +243,10 @@ class _Tile:
     consumer_waits_for_own_epilogue: bool
 
     @classmethod
-    def of(cls, columns: dict[str, FloatArray], kind: str, stages: int, machine: PipelineMachine) -> _Tile:
-        regular, last = _times(columns, kind), _times(columns, f"{kind}_last")
-        steps = columns["steps"]
-        paths = _Paths(
-            load_of_step(regular, machine.dma_warps), columns["latency"], regular.math, float(stages)
-        )
+    def of(cls, work: Workload, stages: int, machine: PipelineMachine, *, tail: bool) -> _Tile:
+        regular, last = (work.tail, work.tail_last) if tail else (work.full, work.full_last)
+        steps = np.asarray(work.steps)
+        paths = _Paths(load_of_step(regular, machine.dma_warps), work.latency, regular.math, float(stages))
         reach = steps - np.arange(1.0, 2 * stages + 1)[:, None]
         return cls(
             steps=steps,
@@ -279,8 +257,8 @@ class _Tile:
             math=np.asarray(regular.math),
             last_load=np.asarray(load_of_step(last, machine.dma_warps)),
             last_math=np.asarray(last.math),
-            latency=columns["latency"],
-            epilogue=columns["epilogue"],
+            latency=np.asarray(work.latency),
+            epilogue=np.asarray(work.epilogue),
             consumer_waits_for_own_epilogue=machine.consumers == "cooperative",
         )
 

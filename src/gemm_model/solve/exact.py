@@ -48,9 +48,6 @@ class Choice:
     time_ps: int
     wait_ps: int
 
-    def objective_ps(self, objective: str) -> int:
-        return self.time_ps if objective == "time" else self.wait_ps
-
     @property
     def runtime_us(self) -> float:
         return self.time_ps / PS_PER_US

@@ -216,7 +216,7 @@ class _Query:
     def ask_for_better_than(self, best: Choice) -> None:
         """Require a smaller goal or, at an equal goal, a smaller ring, then a taller and narrower tile."""
         z3 = self._z3
-        goal = best.objective_ps(self._objective)
+        goal = best.time_ps if self._objective == "time" else best.wait_ps
         model = self.solver.model()
         ring = model.eval(self._ring_bytes).as_long()
         tile_m, tile_n, tile_k = self._tile

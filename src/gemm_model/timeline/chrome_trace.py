@@ -100,17 +100,13 @@ def _ns(time_us: float) -> int:
     return round(time_us * NS_PER_US)
 
 
-def _span_ns(event: TraceEvent) -> tuple[int, int]:
-    return _ns(event.start_us), _ns(event.start_us + event.duration_us)
-
-
 _SpanNs = tuple[int, int, TraceEvent]
 
 
 def _lanes(events: Sequence[TraceEvent]) -> list[list[_SpanNs]]:
     """The events in as few lanes as it takes for every lane to nest properly, each in time order."""
     lanes: list[tuple[list[_SpanNs], list[int]]] = []
-    spans = [(*_span_ns(event), event) for event in events]
+    spans = [(_ns(each.start_us), _ns(each.start_us + each.duration_us), each) for each in events]
     for span in sorted(spans, key=lambda span: (span[0], -span[1])):
         start, end, _ = span
         for members, open_ends in lanes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -146,7 +146,8 @@ class _Document(msgspec.Struct, rename="camel"):
 
 def read_iket(path: Path) -> list[IketLaunch]:
     """The launches of a JSON trace that hold ranges. Raises InputError for a file that is none."""
-    return [launch for launch in _read(path, _launches) if launch.ranges]
+    launches = _read(path, lambda document: [_launch(document, each) for each in document.launches])
+    return [launch for launch in launches if launch.ranges]
 
 
 def counted_launches(
@@ -191,10 +192,6 @@ def _read(path: Path, decode: Callable[[_Document], list[Each]]) -> list[Each]:
         raise InputError(f"{path}: is no JSON trace of IKET ({error}); expected its launches") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
-
-
-def _launches(document: _Document) -> list[IketLaunch]:
-    return [_launch(document, launch) for launch in document.launches]
 
 
 def _lifetimes_ns(kernel_names: Sequence[str], document: _Document) -> list[tuple[str, int]]:
@@ -424,17 +421,14 @@ def _mma_after(wait: _Row, tile: _Row, rows: Sequence[_Row]) -> _Row:
 
 
 def _table(rows: Sequence[_Row]) -> pd.DataFrame:
-    def column(values: Iterable[Any], kind: type = np.int64) -> np.ndarray:
-        return np.fromiter(values, dtype=kind, count=len(rows))
+    def column(name: str, kind: type = np.int64) -> np.ndarray:
+        return np.fromiter(map(attrgetter(name), rows), dtype=kind, count=len(rows))
 
     return new_rows(
         len(rows),
-        start_us=column(row.start for row in rows) / NS_PER_US,
-        end_us=column(row.end for row in rows) / NS_PER_US,
-        waited_us=column(row.waited for row in rows) / NS_PER_US,
-        activity=column((row.activity for row in rows), object),
-        detail=column((row.detail for row in rows), object),
-        role=column((row.place.role for row in rows), object),
-        **{name: column(map(attrgetter(f"place.{name}"), rows)) for name in ("sm", "cta", "warp")},
-        **{name: column(map(attrgetter(name), rows)) for name in ("tile", "k_tile", "stage")},
+        role=column("place.role", object),
+        **{name: column(f"place.{name}") for name in ("sm", "cta", "warp")},
+        **{name: column(name) for name in ("tile", "k_tile", "stage")},
+        **{name: column(name, object) for name in ("activity", "detail")},
+        **{f"{name}_us": column(name) / NS_PER_US for name in ("start", "end", "waited")},
     )

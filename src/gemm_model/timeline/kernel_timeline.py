@@ -38,8 +38,6 @@ class KernelTimeline:
 
     trace: Trace
     prediction: Prediction
-    detailed_sm: int
-    """The SM whose k tiles and ring stages are drawn too."""
     data_limiter: str
     """The resource that loads wait for most: PORT, LATENCY, L2 or DRAM."""
 
@@ -54,7 +52,8 @@ def kernel_timeline(
 ) -> KernelTimeline:
     """The timeline of one kernel; it ends at the prediction's runtime, and its phases are the prediction's.
 
-    A residual stretches all parts alike. `read_us` is a tracer's reading of a wait that finds its data ready
+    A residual stretches all parts alike. Of `detailed_sm` the k tiles and ring stages are drawn too. `read_us` is
+    a tracer's reading of a wait that finds its data ready
     (`phases.unwaited_us`); 0 without a tracer. Raises InputError for a kernel that cannot run, for an SM
     without a tile, and for a problem that is no plain GEMM.
     """
@@ -70,7 +69,7 @@ def kernel_timeline(
     of_one_cta = pd.concat(list(_cta_rows(waves, lanes, family, grouped)), ignore_index=True)
     shown = _waves_in_detail(waves, detailed_sm)
     rows = [
-        _launch_row(waves),
+        new_rows(1, role="launch", activity="launch", end_us=np.array([waves.cta_start[0]])),
         _resident_rows(waves),
         _prologue_rows(waves),
         _on_all_sms(of_one_cta, waves, evaluation),
@@ -91,7 +90,6 @@ def kernel_timeline(
     return KernelTimeline(
         trace=Trace(info=info, rows=pd.concat(rows, ignore_index=True)),
         prediction=prediction,
-        detailed_sm=detailed_sm,
         data_limiter=max(loads_us, key=loads_us.__getitem__),
     )
 
@@ -248,10 +246,6 @@ def _load_rows(waves: Waves, ring: Ring, grouped: int) -> pd.DataFrame:
         end_us=end_us,
         waited_us=np.maximum(end_us - start_us - asking_us, 0.0),
     )
-
-
-def _launch_row(waves: Waves) -> pd.DataFrame:
-    return new_rows(1, role="launch", activity="launch", end_us=np.array([waves.cta_start[0]]))
 
 
 def _resident_rows(waves: Waves) -> pd.DataFrame:

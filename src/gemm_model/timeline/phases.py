@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -180,16 +180,10 @@ def unwaited_us(trace: Trace, *, within_tiles: bool) -> float:
 def compared(predicted: Trace, measured: Trace) -> list[dict[str, Any]]:
     """One row for each phase: predicted, measured, and their ratio; None if a trace does not show it."""
     ours, theirs = phases_of(predicted), phases_of(measured)
-    return [_row(name, ours, theirs) for name in {**theirs, **ours}]
-
-
-def _row(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, Any]:
-    predicted, measured = ours.get(name), theirs.get(name)
-    known = predicted is not None and measured is not None and measured > 0
-    return {
-        "phase": name,
-        "unit": unit_of(name),
-        "predicted": predicted,
-        "measured": measured,
-        "ratio": predicted / measured if known and predicted is not None and measured is not None else None,
-    }
+    rows = []
+    for name in {**theirs, **ours}:
+        own, other = ours.get(name), theirs.get(name)
+        ratio = own / other if own is not None and other is not None and other > 0 else None
+        row = {"phase": name, "unit": unit_of(name), "predicted": own, "measured": other, "ratio": ratio}
+        rows.append(row)
+    return rows

@@ -59,12 +59,13 @@ def machine_of_traces(traces: Sequence[Trace]) -> tuple[PipelineMachine, list[Pa
     """
     if not traces:
         raise InputError("no trace is given; expected at least one")
+    seen = [phases_of(trace) for trace in traces]
     found = [
         *_rate("mac_per_us", "math_startup_us", [_math(trace) for trace in traces]),
         *_rate("load_bytes_per_us", "load_startup_us", [_loads(trace) for trace in traces]),
         *_rate("epilogue_elements_per_us", "epilogue_us", [_epilogues(trace) for trace in traces]),
-        *_times("load_latency_us", [_phase(trace, "first load to first MMA") for trace in traces]),
-        *_times("init_us", [_phase(trace, "first CTA to first load") for trace in traces]),
+        *_times("load_latency_us", [phases.get("first load to first MMA") for phases in seen]),
+        *_times("init_us", [phases.get("first CTA to first load") for phases in seen]),
     ]
     if not any(estimate.name == "mac_per_us" for estimate in found):
         raise InputError("the traces show no MMAs; expected those of a GEMM kernel")
@@ -120,10 +121,6 @@ def _k_tiles(trace: Trace) -> pd.DataFrame:
 def _tiles(trace: Trace) -> pd.DataFrame:
     mma = trace.of_tiles("mma")
     return mma[mma["tiles"] == 1]
-
-
-def _phase(trace: Trace, name: str) -> float | None:
-    return phases_of(trace).get(name)
 
 
 def _extent(trace: Trace, name: str) -> float:

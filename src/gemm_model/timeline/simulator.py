@@ -42,6 +42,11 @@ class Span:
     slot: int = -1
     reason: str = ""
 
+    @property
+    def what(self) -> str:
+        """The activity, or the wait with its cause."""
+        return f"wait for {self.reason}" if self.kind == "wait" else self.kind
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:

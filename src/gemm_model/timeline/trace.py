@@ -319,15 +319,12 @@ def _name(activity: str, tiles: int, detail: str) -> str:
 
 
 def _arguments(tile: int, tiles: int, k_tile: int, stage: int, waited: float, detail: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"tile": tile} if tile >= 0 else {}
-    if tiles > 1:
-        found["tiles"] = tiles
-    if k_tile >= 0:
-        found["k_tile"] = k_tile
-    if stage >= 0:
-        found["stage"] = stage
-    if waited > 0:
-        found["waited_us"] = round(waited, 4)
-    if detail:
-        found["detail"] = detail
-    return found
+    shown = {
+        "tile": (tile >= 0, tile),
+        "tiles": (tiles > 1, tiles),
+        "k_tile": (k_tile >= 0, k_tile),
+        "stage": (stage >= 0, stage),
+        "waited_us": (waited > 0, round(waited, 4)),
+        "detail": (detail != "", detail),
+    }
+    return {name: value for name, (known, value) in shown.items() if known}

@@ -48,8 +48,7 @@ def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
     """For each warp and each activity or cause of waiting: count, total time and share."""
     totals: dict[tuple[str, str], list[float]] = {}
     for span in timeline.spans:
-        what = f"wait for {span.reason}" if span.kind == "wait" else span.kind
-        entry = totals.setdefault((span.warp, what), [0, 0.0])
+        entry = totals.setdefault((span.warp, span.what), [0, 0.0])
         entry[0] += 1
         entry[1] += span.end - span.start
     ordered = sorted(totals.items(), key=lambda item: TRACK_ORDER.index(item[0][0]))
@@ -106,7 +105,7 @@ def trace_events(
             TraceEvent(
                 process=process,
                 track=span.warp,
-                name=f"wait for {span.reason}" if span.kind == "wait" else span.kind,
+                name=span.what,
                 category="wait" if span.kind == "wait" else "work",
                 start_us=span.start / PS_PER_US,
                 duration_us=(span.end - span.start) / PS_PER_US,
