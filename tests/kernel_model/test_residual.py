@@ -161,7 +161,7 @@ def test_no_feature_is_a_size_of_the_problem():
 def fold_of(seen, test, parameters):
     unseen = seen.rows(test, H200)
     times = kernel_time(unseen.shape, H200, parameters)
-    return FoldFit(test, seen.rows(~test, H200), unseen, parameters, times)
+    return FoldFit(seen.rows(~test, H200), unseen, parameters, times)
 
 
 try:
