@@ -187,11 +187,10 @@ def test_a_hidden_effect_is_learned_on_shapes_held_out():
     seen = observe(measured(32), H200, QUACK)
     parameters = NUMBERS["fp16"]
     folds = folds_of(seen.shape_id, seed=0, count=4)
-    fits = [fold_of(seen, folds == fold, parameters) for fold in range(4)]
     physical, corrected = np.full((2, len(seen)), np.nan)
-    for fold in fits:
-        physical[fold.test] = fold.times.runtime_us
-        corrected[fold.test] = corrected_fold_us(fold, H200)
+    for test in (folds == fold for fold in range(4)):
+        fold = fold_of(seen, test, parameters)
+        physical[test], corrected[test] = fold.times.runtime_us, corrected_fold_us(fold, H200)
     wide = (seen.frame["cta_n"] == 256).to_numpy()
     assert physical[wide] / seen.runtime_us[wide] == pytest.approx(1 / HIDDEN)
     error = np.abs(corrected / seen.runtime_us - 1)
