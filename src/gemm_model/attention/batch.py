@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.attention.kernels import CTAS_AN_SM, kernel_of, read_by_rules, refusal, resolved
+from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, read_by_rules, refusal, resolved
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
@@ -114,6 +114,6 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
         *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
         *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
         *(kernel.readers, kernel.softmax, kernel.persistent, bool(problem.lengths) or paged),
-        *(paged and problem.page_size != config.tile_n, config.exp_emulated),
+        *(kernel.turns and copies_rows(problem, config), config.exp_emulated),
         *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
     )

@@ -108,11 +108,13 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
         return kernel.own_tile
     if kernel is FLASH2:
         return (128, 128) if size <= 64 else (128, 64) if size <= 128 else (64, 64)
-    # FlashAttention 3 (flash-attention, hopper/tile_size.h): pages are no bulk copies, whole rows of scores are wider.
+    # FlashAttention 3, as servers build it (vllm-project/flash-attention, hopper/tile_size.h, heuristics.h): pages are
+    # no bulk copies, whole rows of scores are wider, few queries take one group.
     servers = kernel is FLASH3
     pages = servers and problem.page_size > 0
     whole = servers and not (problem.causal or pages)
-    local = problem.window > 0 or pages
+    windowed = 0 < problem.window < problem.seq_kv - 1
+    local = windowed or pages
     if problem.dtype.bits < 16:
         keys = {64: 160, 96: 128, 128: 160 if pages else 224, 192: 160, 256: 64 if problem.window else 128}
     else:
@@ -123,8 +125,9 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
             192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
             256: 64 if problem.window else 80,
         }
-    few = servers and _key_of(size) == 128 and problem.seq_q * problem.group <= WARPGROUP_ROWS
-    return 192 if _key_of(size) <= 96 else WARPGROUP_ROWS if few else 128, keys[_key_of(size)]
+    few = servers and size in (64, 128) and not windowed and problem.seq_q * problem.group <= WARPGROUP_ROWS
+    rows = WARPGROUP_ROWS if few else 192 if _key_of(size) <= 96 else 128
+    return rows, 192 if few and size == 64 else keys[_key_of(size)]
 
 
 def _key_of(head_dim: int) -> int:
@@ -144,6 +147,8 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         # The kernel of split keys reads pages too.
         if own_splits > 1 or problem.page_size:
             tile_m, tile_n = 64, _split_keys(problem)
+    elif config.tile_m == AUTO and kernel is FLASH3 and (problem.page_size or problem.seq_q == 1):
+        own_splits = server_splits(problem, gpu, (tile_m, tile_n))
     order = "longest_first" if problem.causal and not problem.window and kernel in FLASH_SM90 else "in_order"
     through_smem = kernel in FLASH_SM90 and (64 < problem.head_dim <= 96 or tile_n == 192)
     return replace(
@@ -217,6 +222,19 @@ def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     return next(splits for splits, share in filled.items() if share >= 0.85 * max(filled.values()))
 
 
+def server_splits(problem: AttentionProblem, gpu: GpuSpec, tile: tuple[int, int]) -> int:
+    """Splits of FlashAttention 3's key blocks, so that each SM gets about as many, and a tenth more.
+
+    Source: vllm-project/flash-attention, hopper/flash_prepare_scheduler.cu and `num_splits_heuristic`.
+    """
+    blocks = ceil(problem.seq_kv / tile[1])
+    seen = min(problem.seq_kv, problem.window + 1 + tile[0]) if problem.window else problem.seq_kv
+    if problem.lengths or seen <= 4 * tile[1]:
+        return 1
+    tiles = ceil(problem.seq_q * problem.group / tile[0]) * problem.batch * problem.kv_heads
+    return min(ceil(blocks / max(ceil(1.1 * tiles * blocks / gpu.sm_count), 1)), MOST_SPLITS // 2)
+
+
 def _split_keys(problem: AttentionProblem) -> int:
     """Keys of a block of FlashAttention 2's kernel of split keys."""
     return 256 if problem.head_dim <= 64 else 128 if problem.head_dim <= 128 else 64
@@ -225,6 +243,14 @@ def _split_keys(problem: AttentionProblem) -> int:
 def is_own(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> bool:
     """Whether a configuration is the heuristic choice of its kernel's library."""
     return resolved(problem, config, gpu) == resolved(problem, AttentionConfig(kernel=config.kernel), gpu)
+
+
+def copies_rows(problem: AttentionProblem, config: AttentionConfig) -> bool:
+    """Whether threads copy rows of K and V, since no bulk copy brings a resolved kernel's key block from its pages."""
+    if config.kernel != FLASH3.name:
+        return problem.page_size not in (0, config.tile_n)
+    few = problem.seq_q * problem.group <= config.tile_m or problem.window > 0
+    return problem.page_size > 0 and (few or problem.page_size % config.tile_n > 0)
 
 
 def _or(value: bool | None, default: bool) -> bool:

@@ -298,6 +298,8 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
         some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
         shape = {"groups": groups, "stages": rings, "blocks": BLOCKS_SIMULATED}
         ends[1:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
+    # A CTA that keeps on reads the next tile's lengths, then its threads copy Q: each waits for memory once.
+    late = 2.0 * silicon.l2_latency_clk + demand.missed * silicon.dram_latency_us * sm_clk_mhz
     store = demand.store_bytes / numbers.store_bytes_per_clk
     period = (ends[-1] - ends[-3]) / 2.0
     units = (demand.groups * (demand.qk + demand.pv), demand.groups * demand.exponentials)
@@ -311,7 +313,8 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
         outside=demand.starts * (silicon.cta_start_us + demand.groups * silicon.group_end_us) * sm_clk_mhz
-        + batch.searches * numbers.length_clk
+        + demand.starts * batch.searches * numbers.length_clk
+        + (1.0 - demand.starts) * batch.copied * late
         + demand.start_bytes * clk_per_byte(demand.missed)
         + demand.groups * demand.correction
         + store,

@@ -21,8 +21,9 @@ ROUNDS = 4
 """Last rounds of tiles that are dealt [rounds]; unequal tiles; chosen: 0.32 % off all rounds, 6 are 0.25 % off."""
 MOST_COUNTED = 2.0**50
 """Tiles that are dealt one by one at the end [tiles]; all masks; float64 counts them exactly."""
-L2_FOR_HEADS_BYTES = 50 * 2**20
-"""L2 that a group of heads fills with K and V [B]; longest first; flash-attn-4, `SingleTileLPTScheduler`."""
+L2_FOR_HEADS_BYTES = 50 * 2**20, 32 * 2**20
+"""L2 that a group of heads fills with K and V [B]; longest first, a CTA a tile and CTAs that keep on; flash-attn-4,
+`SingleTileLPTScheduler`, and flash-attention, hopper/tile_scheduler.hpp, `DynamicPersistentTileScheduler`."""
 
 
 def query_blocks(batch: AttentionBatch) -> FloatArray:
@@ -74,7 +75,7 @@ class TileOrder:
         self.blocks = np.maximum(query_blocks(batch), 1.0)
         self.heads = np.maximum(tile_count(batch) / self.blocks, 1.0)
         head_bytes = batch.seq_kv * (batch.head_dim + batch.head_dim_v) * batch.element_bytes
-        fitting = np.maximum(L2_FOR_HEADS_BYTES / np.maximum(head_bytes, 1.0), 1.0)
+        fitting = np.maximum(np.where(batch.persistent, *L2_FOR_HEADS_BYTES[::-1]) / np.maximum(head_bytes, 1.0), 1.0)
         together = np.minimum(2.0 ** np.floor(np.log2(fitting)), self.heads)
         self.together = np.where(batch.longest_first, together, 1.0)
         self.first_block = np.where(batch.longest_first, self.blocks - 1.0, 0.0)
