@@ -102,7 +102,7 @@ def predict_table(
     if attention.is_attention_table(frame):
         attended = _attention_model(gpu, model, options)
         card, needs_tile, regime = attended.gpu, False, None
-        predict_rows = partial(attention.predict_attention_frame, model=attended)
+        predict_rows = partial(attention.predict_attention_frame, model=attended, known=({}, {}))
     else:
         chosen = model_for(model, gpu, options)
         card, needs_tile, regime = chosen.gpu, chosen.needs_tile, chosen.regime

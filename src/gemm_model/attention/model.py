@@ -83,10 +83,8 @@ class Demand:
     """CTAs that start for each unit of work [1]."""
     edges: FloatArray
     """Most key blocks of a tile that a mask's edge crosses."""
-    places: IntArray
-    """Places of sampled tiles' first key blocks in `Times.ends`, row after row; shape (samples, rows)."""
-    weights: FloatArray
-    """Weights of the samples in a mean [1]."""
+    shares: FloatArray
+    """Share of tiles with 0, 1, ... BLOCKS_SIMULATED or more key blocks [1]; shape (blocks, rows)."""
     mean_blocks: FloatArray
     later_blocks: FloatArray
     """Mean key blocks of a tile beyond BLOCKS_SIMULATED."""
@@ -161,14 +159,12 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
 def _blocks(batch: AttentionBatch) -> dict[str, Any]:
     """Key blocks of tiles, sampled along the queries."""
     (sampled, weights), edges = sampled_blocks(batch), masked(batch)
-    first = np.minimum(sampled, BLOCKS_SIMULATED)
+    first, rows = np.minimum(sampled, BLOCKS_SIMULATED), len(batch)
+    places = first.astype(np.int64) * rows + np.arange(rows)
+    shares = np.bincount(places.ravel(), weights.ravel(), minlength=(BLOCKS_SIMULATED + 1) * rows)
     numbers = {"mean": sampled, "later": sampled - first, "masked": np.minimum(edges, sampled)}
-    return {
-        "edges": edges,
-        "places": first.astype(np.int64) * len(batch) + np.arange(len(batch)),
-        "weights": weights,
-        **{f"{name}_blocks": (each * weights).sum(axis=0) for name, each in numbers.items()},
-    }
+    means = {f"{name}_blocks": np.einsum("sr,sr->r", each, weights) for name, each in numbers.items()}
+    return {"edges": edges, "shares": shares.reshape(-1, rows), **means}
 
 
 def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int], IntArray]]:
@@ -253,7 +249,7 @@ class Times:
 
     def mean_clk(self, demand: Demand) -> FloatArray:
         """Mean time of a tile [clk]."""
-        first = np.einsum("sr,sr->r", self.ends.take(demand.places), demand.weights)
+        first = np.einsum("sr,sr->r", self.ends, demand.shares)
         later = demand.later_blocks * self.period + demand.masked_blocks * self.masked
         return np.asarray(first + later + self.outside)
 

@@ -9,16 +9,13 @@ from functools import partial
 import numpy as np
 
 from gemm_model.attention.batch import AttentionBatch
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import KERNELS
 from gemm_model.core.batch import FloatArray, IntArray
 
 TileClk = Callable[[IntArray, FloatArray], FloatArray]
 """Times of tiles [clk] of some rows from their key blocks."""
 _Clk = Callable[[FloatArray], FloatArray]
-SAMPLED = 41
-"""Query blocks sampled for the mean work of a sequence [blocks]; all masks; chosen: a prime, 0.07 % off all blocks."""
-ROUNDS = 4
-"""Last rounds of tiles that are dealt [rounds]; unequal tiles; chosen: 0.32 % off all rounds, 6 are 0.25 % off."""
 MOST_COUNTED = 2.0**50
 """Tiles that are dealt one by one at the end [tiles]; all masks; float64 counts them exactly."""
 L2_FOR_HEADS_BYTES = 50 * 2**20, 32 * 2**20
@@ -107,7 +104,7 @@ def together_heads(batch: AttentionBatch) -> FloatArray:
 def sampled_blocks(batch: AttentionBatch) -> tuple[FloatArray, FloatArray]:
     """Key blocks of evenly spaced tiles of each kernel, and their weights in a mean [1]; shapes (samples, rows)."""
     blocks = np.maximum(query_blocks(batch), 1.0)
-    samples = np.where(batch.causal, np.minimum(blocks, SAMPLED), 1.0)
+    samples = np.where(batch.causal, np.minimum(blocks, room_numbers("attention").sampled_tiles), 1.0)
     number = np.arange(samples.max(initial=1.0))[:, None]
     return key_blocks(batch, np.floor((number + 0.5) / samples * blocks)), (number < samples) / samples
 
@@ -118,36 +115,39 @@ def busiest_sm(
     """Time at which the last SM is done [clk], if each tile goes to the SM that is free first.
 
     `mean_clk` is the mean time of a tile; `tile_clk(rows, blocks)` gives the times of tiles from their key
-    blocks. Equal tiles take whole rounds; of unequal ones the last ROUNDS rounds are dealt one by one.
+    blocks. Equal tiles take whole rounds; of unequal ones the last rounds are dealt one by one.
     """
     result = np.ceil(tiles / workers) * mean_clk
     uneven = batch.causal & (query_blocks(batch) > 1.0) & (tiles < MOST_COUNTED)
-    order, before = TileOrder(batch), np.maximum(np.ceil(tiles / workers) - ROUNDS, 0.0) * workers
+    last = int(room_numbers("attention").dealt_rounds)
+    order, before = TileOrder(batch), np.maximum(np.ceil(tiles / workers) - last, 0.0) * workers
     # Rows with about as many runs are dealt together: their arrays are as long.
     alike = np.ceil(np.log2(np.maximum(order.run_of(tiles - 1.0) - order.run_of(before), 0.0) + 1.0))
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
-        result[rows] = _dealt(batch[rows], tiles[rows], workers, mean_clk[rows], partial(tile_clk, rows))
+        shape = len(rows), last, workers
+        result[rows] = _dealt(batch[rows], tiles[rows], shape, mean_clk[rows], partial(tile_clk, rows))
     return result
 
 
 def _dealt(
-    rows: AttentionBatch, tiles: FloatArray, workers: int, mean_clk: FloatArray, tile_clk: _Clk
+    rows: AttentionBatch, tiles: FloatArray, shape: tuple[int, int, int], mean_clk: FloatArray, tile_clk: _Clk
 ) -> FloatArray:
     """The busiest SM's time of each row [clk]; `dealt` are times of tiles by row, round and SM, rounds last."""
-    order, rounds = TileOrder(rows), np.ceil(tiles / workers)
-    before = np.maximum(rounds - ROUNDS, 0.0) * workers
+    _, dealt_rounds, workers = shape
+    order, earlier = TileOrder(rows), (np.ceil(tiles / workers) - dealt_rounds) * workers
+    before = np.maximum(earlier, 0.0)
     first, last = order.run_of(before), order.run_of(tiles - 1.0)
     block, begin = order.block_of(first + np.arange((last - first).max() + 2.0)[:, None])
     begin = np.maximum(np.minimum(begin, tiles), before)
-    begin = np.vstack([(rounds - ROUNDS) * workers, begin, rounds * workers])
+    begin = np.vstack([earlier, begin, earlier + dealt_rounds * workers])
     # Before the first tile and after the last one there is nothing.
     clk = np.pad(tile_clk(key_blocks(rows, block[:-1])), ((1, 1), (0, 0)))
     counts = np.diff(begin, axis=0)
-    dealt = np.repeat(clk.T.ravel(), counts.T.ravel().astype(np.int64)).reshape(len(rows), ROUNDS, workers)
+    dealt = np.repeat(clk.T.ravel(), counts.T.ravel().astype(np.int64)).reshape(shape)
     even_clk = np.maximum(tiles * mean_clk - (clk * counts).sum(axis=0), 0.0) / workers
     loads = np.where(before > 0, even_clk, 0.0)[:, None] + dealt[:, 0]
-    for step in range(1, ROUNDS):
+    for step in range(1, dealt_rounds):
         loads.sort(axis=1)
         apart_clk = loads[:, -1] - loads[:, 0]
         loads += dealt[:, step]

@@ -33,6 +33,7 @@ FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, 
 REALS = ("softcap", "exp_emulated")
 NUMBER = r"-?\d{1,19}(\.\d{0,9})?(e[+-]?\d{1,2})?"
 MAY_BE_0 = ("seq_q", "seq_kv", "window", "page_size")
+POSITIVE_OF = attrgetter(*(name for name in CHECKED if name not in MAY_BE_0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +63,12 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        for name, size in zip(CHECKED, SIZES_OF(self), strict=True):
-            # Python's own ints take no call: tables make thousands of problems.
-            if not (type(size) is int and 0 < size <= MAX_SIZE) and (size != 0 or name not in MAY_BE_0):
-                require_size(self, name)
+        sizes = SIZES_OF(self)
+        # Tables make thousands of problems: those of Python's own ints are told from others at once.
+        if set(map(type, sizes)) != {int} or min(sizes) < 0 or max(sizes) > MAX_SIZE or 0 in POSITIVE_OF(self):
+            for name in CHECKED:
+                if getattr(self, name) != 0 or name not in MAY_BE_0:
+                    require_size(self, name)
         require_one_of(f"in_dtype is {self.dtype.name}", self.dtype.name, OPERANDS)
         if self.heads % self.kv_heads:
             raise InputError(f"heads is {self.heads}; expected a multiple of the {self.kv_heads} kv_heads")
