@@ -72,7 +72,9 @@ class TileOrder:
         self.blocks = np.maximum(query_blocks(batch), 1.0)
         self.heads = np.maximum(tile_count(batch) / self.blocks, 1.0)
         head_bytes = batch.seq_kv * (batch.head_dim + batch.head_dim_v) * batch.element_bytes
-        fitting = np.maximum(np.where(batch.persistent, *L2_FOR_HEADS_BYTES[::-1]) / np.maximum(head_bytes, 1.0), 1.0)
+        fitting = np.maximum(
+            np.where(batch.persistent, *L2_FOR_HEADS_BYTES[::-1]) / np.maximum(head_bytes, 1.0), 1.0
+        )
         together = np.minimum(2.0 ** np.floor(np.log2(fitting)), self.heads)
         self.together = np.where(batch.longest_first, together, 1.0)
         self.first_block = np.where(batch.longest_first, self.blocks - 1.0, 0.0)

@@ -65,7 +65,12 @@ class AttentionProblem:
         self._fill_in()
         sizes = SIZES_OF(self)
         # Tables make thousands of problems: those of Python's own ints are told from others at once.
-        if set(map(type, sizes)) != {int} or min(sizes) < 0 or max(sizes) > MAX_SIZE or 0 in POSITIVE_OF(self):
+        if (
+            set(map(type, sizes)) != {int}
+            or min(sizes) < 0
+            or max(sizes) > MAX_SIZE
+            or 0 in POSITIVE_OF(self)
+        ):
             for name in CHECKED:
                 if getattr(self, name) != 0 or name not in MAY_BE_0:
                     require_size(self, name)

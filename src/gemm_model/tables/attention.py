@@ -43,7 +43,9 @@ def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     return understood(frame, COLUMNS if is_attention_table(frame) else ())
 
 
-def attention_rows(frame: pd.DataFrame, known: _Known = None) -> list[tuple[AttentionProblem, AttentionConfig]]:
+def attention_rows(
+    frame: pd.DataFrame, known: _Known = None
+) -> list[tuple[AttentionProblem, AttentionConfig]]:
     """The problem and configuration of each row; raises InputError naming the row of a bad value.
 
     `known` keeps what was made of cells, for other rows of the table.
@@ -55,7 +57,10 @@ def attention_rows(frame: pd.DataFrame, known: _Known = None) -> list[tuple[Atte
 
 
 def _made(
-    frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made], known: dict[tuple[Any, ...], _Made]
+    frame: pd.DataFrame,
+    columns: Sequence[str],
+    make: Callable[..., _Made],
+    known: dict[tuple[Any, ...], _Made],
 ) -> list[_Made]:
     """What `make` makes of the values of some columns in each row, once of equal ones."""
     names, cells = [name for name in columns if name in frame], []
@@ -85,7 +90,9 @@ def of_row(frame: pd.DataFrame, position: int, error: InputError) -> InputError:
     return InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}")
 
 
-def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel, known: _Known = None) -> BatchPrediction:
+def predict_attention_frame(
+    frame: pd.DataFrame, model: AttentionModel, known: _Known = None
+) -> BatchPrediction:
     """Predictions of all rows; raises InputError naming the row of a bad value or an impossible kernel."""
     try:
         return model.predict(attention_rows(frame, known))
