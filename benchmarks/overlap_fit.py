@@ -12,8 +12,7 @@ import pandas as pd
 from measured import path_of
 
 from gemm_model.core.gpu import load_gpu
-from gemm_model.overlap.fit import fit_parameters
-from gemm_model.overlap.surfaces import accuracy, read_surfaces
+from gemm_model.overlap.surfaces import accuracy, fit_parameters, read_surfaces
 
 
 def show(title, rows):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemm_model import cli
-from gemm_model.calibration.quick import designed_rows
+from gemm_model.calibration.planning import designed_rows
 from gemm_model.commands.calibrate import quick_calibration
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.batch import batch_of
@@ -60,7 +60,7 @@ def test_a_card_without_such_kernels_is_refused():
 
 
 def test_quick_runs_three_commands_in_turn(tmp_path, monkeypatch, h100_rows):
-    monkeypatch.setattr("gemm_model.calibration.quick.designed_rows", lambda _gpu, _donor: h100_rows)
+    monkeypatch.setattr("gemm_model.calibration.planning.designed_rows", lambda _gpu, _donor: h100_rows)
     ran: list[list[str]] = []
 
     def run_command(words):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_model.hierarchy.amplification import multicast, output_bytes_per_fma, tiling
+from gemm_model.hierarchy.matching import multicast, output_bytes_per_fma, tiling
 
 EXTENTS = st.integers(1, 512)
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 4.0])

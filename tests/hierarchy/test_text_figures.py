@@ -4,12 +4,12 @@ import pytest
 
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking
+from gemm_model.hierarchy.ladder_report import text_predictions
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
 from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
 from gemm_model.hierarchy.solve import solve
-from gemm_model.hierarchy.text_kernels import text_predictions
 
 
 @pytest.fixture

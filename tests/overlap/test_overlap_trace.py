@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gemm_model.overlap.config import KernelBuild
-from gemm_model.overlap.trace import PREVIOUS_KERNEL, trace_of_events
+from gemm_model.overlap.views import PREVIOUS_KERNEL, trace_of_events
 from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.trace import read_trace_table, write_trace_table
 

@@ -1,27 +1,137 @@
-"""Plan rows to measure within a time budget, by the sensitivities of their predicted times."""
+"""The rows to measure on a card: a designed set of 250 for `--quick`, or as many as a time budget buys."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.rows import Row
+from gemm_model.bench.provider import configs_of, swept
+from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import estimated_row_ms
-from gemm_model.calibration.design import left_unknown, planned
-from gemm_model.calibration.quick import SEED, legal_kernels, random_rows, rows_of_sizes, sensitivities
-from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian, planned
+from gemm_model.calibration.fit import DEFAULT_FREE
+from gemm_model.classic_models.throughput import flop_per_clk_of
+from gemm_model.config.numbers import room_numbers
+from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernel_model.calibration_file import calibration_for
+from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.calibration_file import Calibration, calibration_for
+from gemm_model.kernel_model.kernel import geometry_of
+from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.family import KernelFamily
+from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers
+from gemm_model.kernels.registry import family_of
 
+SEED = 20261122
+TYPES = ("bf16", "e4m3")
+DESIGNED, DRAWN = 25, 100
+"""Rows of each type [rows]: designed ones, which tell the numbers apart, and the fastest of drawn shapes, which
+users run; `--quick`; chosen."""
+POOL_SHAPES, POOL_KERNELS = 160, 16
+LONGEST_US = 1500.0
 CANDIDATE_SHAPES = 1200
 """Random shapes of each type to choose from [shapes]; plans of a calibration, 16 kernels each; chosen."""
+
+
+def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES) -> list[Row]:
+    """The rows to be measured on a card, of the types that it has; equal for equal descriptions."""
+    draw = random.Random(SEED)
+    rows: list[Row] = []
+    for dtype in types:
+        if gpu.multiplies(operand_type(dtype)[0]):
+            pool = list(random_rows(gpu, family_of(donor.family, gpu), dtype, draw, POOL_SHAPES))
+            rows += _chosen(pool, gpu, donor, draw)
+    return rows
+
+
+def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tuple[FloatArray, FloatArray]:
+    """What moves the times of rows of one type: derivatives (rows x fitted numbers), and the times in us.
+
+    A derivative is that of the logarithm of time by a number of the donor, in units of `unknown_share` of it.
+    """
+    kind = rows[0].problem.a_dtype.math_kind
+    known = donor.numbers[donor.kind_for(kind)].values()
+    family = family_of(donor.family, gpu)
+    pairs = [(row.problem, row.config) for row in rows if isinstance(row.config, KernelConfig)]
+    shape = geometry_of(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
+    names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
+    low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))
+
+    def log_times(values: FloatArray) -> FloatArray:
+        moved = dict(zip(names, np.clip(values, low, high).tolist(), strict=True))
+        numbers = kernel_numbers(known | moved).without(family.absent_mechanisms)
+        result: FloatArray = np.log(kernel_time(shape, gpu, numbers).runtime_us)
+        return result
+
+    values = np.array([known[name] for name in names])
+    steps = room_numbers("calibration").unknown_share * np.abs(values)
+    return log_jacobian(log_times, values, steps), np.exp(log_times(values))
+
+
+def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:
+    """The designed rows of a pool, and the fastest of some other shapes."""
+    jacobian, times_us = sensitivities(pool, gpu, donor)
+    short = np.flatnonzero(times_us < LONGEST_US)
+    designed = short[d_optimal(jacobian[short], min(DESIGNED, len(short)))].tolist()
+    best: dict[GemmProblem, int] = {}
+    for position in short[np.argsort(times_us[short], kind="stable")].tolist():
+        best.setdefault(pool[position].problem, position)
+    fast = sorted(set(best.values()) - set(designed))
+    return [pool[position] for position in (*designed, *draw.sample(fast, min(DRAWN, len(fast))))]
+
+
+def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
+    """The common tiles, clusters and swizzles that the family has for a type on a GPU; InputError if none."""
+    kernels = configs_of(swept()["common"], kernel=family.name)
+    any_size = GemmProblem.of(4096, 4096, 4096, dtype)
+    legal = feasible_mask(batch_of([(any_size, kernel) for kernel in kernels]), gpu, family)
+    if not legal.any():
+        raise InputError(f"plans hold no tiles that {family.name} has for {dtype} on {gpu.name}")
+    return [kernel for kernel, good in zip(kernels, legal, strict=True) if good]
+
+
+def random_rows(
+    gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random, shapes: int
+) -> Iterator[Row]:
+    """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+    for rows in rows_of_sizes(gpu, family, dtype, _random_sizes(draw, shapes)):
+        yield from draw.sample(rows, min(POOL_KERNELS, len(rows)))
+
+
+def rows_of_sizes(
+    gpu: GpuSpec, family: KernelFamily, dtype: str, sizes: Iterable[tuple[int, int, int]]
+) -> Iterator[list[Row]]:
+    """The legal kernels of each size whose tiles are not much higher than it."""
+    kernels = legal_kernels(gpu, family, dtype)
+    for asked in sizes:
+        problem = padded(GemmProblem.of(*asked, dtype))
+        fitting = (kernel for kernel in kernels if kernel.cta_m <= max(64, 2 * asked[0]))
+        yield [Row(kernel=family.name, problem=problem, config=kernel, asked=asked) for kernel in fitting]
+
+
+def _random_sizes(draw: random.Random, shapes: int) -> Iterator[tuple[int, int, int]]:
+    for _ in range(shapes):
+        step = draw.choice((8, 64, 64, 128, 256))
+        m = round(_log_uniform(draw, 1, 16384))
+        n, k = (_multiple(_log_uniform(draw, 256, 24576), step) for _ in "nk")
+        yield m, n, k
+
+
+def _log_uniform(draw: random.Random, low: float, high: float) -> float:
+    return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+
+def _multiple(size: float, step: int) -> int:
+    return max(round(size / step), 1) * step
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
-"""Train the clipped residual, and judge it on rows that neither it nor the physical fit has seen."""
+"""Train the clipped residual, judged on rows that neither it nor the physical fit has seen; or borrow a donor's.
+
+On another card a donor's residual is borrowed as far as rows of that card support it.
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,13 +18,14 @@ import numpy as np
 from gemm_model.calibration.observations import FoldFit, Observations, sizes
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import FloatArray
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
-from gemm_model.kernel_model.kernel_time import kernel_time
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import FEATURES, corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
+from gemm_model.tables.accuracy import error_figures
 
 TREES = 450
 """Trees of a forest [1]; training; chosen: 0.04 points less error than by 300 (h200)."""
@@ -136,3 +141,59 @@ def corrected_fold_us(each: FoldFit, gpu: GpuSpec, beside: Observations | None =
     floor_us = SOLModel(gpu).predict_batch(each.unseen.shape.batch).runtime_us
     result: FloatArray = corrected_us(each.times.runtime_us, log_error, floor_us)
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class TakenForest:
+    """A share of a donor's forest, and held-out times corrected by it."""
+
+    forest: Forest
+    """The donor's, its leaves times `share`."""
+    share: float
+    """Share of the donor's correction [1], 0 to 1; 0 if it does not lower the held-out error."""
+    corrected_us: FloatArray
+    """Runtime of each row [us], by the share found on rows of other folds."""
+
+
+def taken_forest(
+    donor: Forest,
+    seen: Observations,
+    physical_us: FloatArray,
+    numbers: KernelNumbers,
+    gpu: GpuSpec,
+    folds: IntArray,
+) -> TakenForest:
+    """The share of a donor's forest that the rows of another card support.
+
+    `physical_us` holds times [us] from fits that had not seen the row's shape, by `folds`; `numbers` are
+    those that the forest is to correct. A share is judged on folds other than those it was found on.
+    """
+    times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
+    correction = donor.predict(features(seen.shape, times))
+    log_error = np.log(physical_us / seen.runtime_us)
+    shares = np.empty(len(correction))
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        shares[held_out] = borne_out(log_error[~held_out], correction[~held_out])
+    corrected = corrected_us(physical_us, shares * correction, times.floor_us)
+    before, after = (error_figures(each, seen.runtime_us).mape for each in (physical_us, corrected))
+    helps = after < before
+    share = round(borne_out(log_error, correction), 2) if helps else 0.0
+    return TakenForest(donor.scaled(share), share, corrected if helps else physical_us)
+
+
+def whole_forest(
+    donor: Forest, seen: Observations, physical_us: FloatArray, times: KernelTime
+) -> TakenForest:
+    """All of a donor's forest, for rows that the donor's own numbers predict."""
+    correction = donor.predict(features(seen.shape, times))
+    return TakenForest(donor, 1.0, corrected_us(physical_us, correction, times.floor_us))
+
+
+def borne_out(log_error: FloatArray, correction: FloatArray) -> float:
+    """The share [1] of a predicted error that minimises the squares of log errors, within 0 and 1.
+
+    d/ds sum((e - s t)^2) = 0 at s = sum(e t) / sum(t^2).
+    """
+    square = float(correction @ correction)
+    return float(np.clip(correction @ log_error / square, 0.0, 1.0)) if square > 0.0 else 0.0

@@ -35,7 +35,13 @@ from gemm_model.calibration.observations import (
     observe,
     size_groups,
 )
-from gemm_model.calibration.residual_fit import catboost, train_on
+from gemm_model.calibration.residual_fit import (
+    TakenForest,
+    catboost,
+    taken_forest,
+    train_on,
+    whole_forest,
+)
 from gemm_model.calibration.tables import (
     FEWEST_SHAPES,
     CalibrationData,
@@ -44,7 +50,6 @@ from gemm_model.calibration.tables import (
     measured_family,
     splits_k,
 )
-from gemm_model.calibration.taken_over import TakenForest, taken_forest, whole_forest
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec

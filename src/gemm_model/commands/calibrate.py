@@ -133,7 +133,7 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     Each step is a command that `run_words` runs; its files stay if a later step fails. Raises InputError if a
     file could not be written.
     """
-    from gemm_model.calibration.quick import designed_rows
+    from gemm_model.calibration.planning import designed_rows
 
     def run(*words: str | Path) -> None:
         run_words([str(word) for word in words])

@@ -18,7 +18,6 @@ from gemm_model.hierarchy.model import runtime_parameters
 from gemm_model.hierarchy.plots import plot_frontier, plot_ladder, plot_roofline
 from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
 from gemm_model.hierarchy.solve import Candidate, solve
-from gemm_model.hierarchy.text_kernels import text_predictions
 from gemm_model.hierarchy.variants import variant
 from gemm_model.report.document import Document, plain, text_table
 
@@ -73,6 +72,8 @@ def run(args: argparse.Namespace) -> Document:
     if args.ladder:
         return _ladder(args, machine, (m, n, k), chosen.options)
     if args.text:
+        from gemm_model.hierarchy.ladder_report import text_predictions
+
         return _document(machine, rows=text_predictions(machine, runtime_parameters(chosen.options)))
     return (_solve if args.solve else _picture)(args, machine, (m, n, k))
 

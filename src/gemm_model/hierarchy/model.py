@@ -15,11 +15,10 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.hierarchy.amplification import tiling
 from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, tensor_core_blocking
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, Runtime, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
-from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid
+from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid, tiling
 from gemm_model.kernels.array_model import ArrayModel
 
 MATH = "math"

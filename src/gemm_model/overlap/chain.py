@@ -21,7 +21,7 @@ from gemm_model.bench.captured_graph import elapsed_us
 from gemm_model.overlap.config import OPERAND_BYTES, TRACE_EVENTS, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
-from gemm_model.overlap.trace import trace_of_events
+from gemm_model.overlap.views import trace_of_events
 from gemm_model.timeline.trace import Trace
 
 REPLAYS, REPEATS = 4, 5
@@ -136,11 +136,8 @@ class LayerChain:
                 device_pointer(BFloat16, self.outputs[layer].data_ptr()),
                 y,
                 device_pointer(Int64, self.previous_trace[layer].data_ptr()),
-                Int32(self.n),
-                Int32(self.k),
-                Int32(self.pitch),
-                Int32(int(previous.trigger_early)),
-                Int32(previous.extra_clocks),
+                *map(Int32, (self.n, self.k, self.pitch)),
+                *map(Int32, (int(previous.trigger_early), previous.extra_clocks)),
                 stream,
             )
             gemm(
@@ -148,16 +145,9 @@ class LayerChain:
                 y,
                 device_pointer(BFloat16, self.outputs[layer + 1].data_ptr()),
                 device_pointer(Int64, self.trace[layer].data_ptr()),
-                Int32(self.m),
-                Int32(self.n),
-                Int32(self.k),
-                Int32(self.pitch),
-                Int32(build.clusters),
-                Float32(setting.overlap_ratio),
-                Float32(setting.prefetch_ratio),
-                Int32(build.fill_delay_clocks),
-                Int32(build.fill_window),
-                Int32(build.prefetch_interval_clocks),
+                *map(Int32, (self.m, self.n, self.k, self.pitch, build.clusters)),
+                *map(Float32, (setting.overlap_ratio, setting.prefetch_ratio)),
+                *map(Int32, (build.fill_delay_clocks, build.fill_window, build.prefetch_interval_clocks)),
                 stream,
             )
 

@@ -1,17 +1,24 @@
-"""Output of `gemm-model overlap`: trace, sensitivity table, plots."""
+"""Output of `gemm-model overlap`: traces, predicted and measured, sensitivity table, plots."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from gemm_model.core.figures import new_figure, save_figure
+from gemm_model.overlap.config import TILE_M, TRACE_EVENTS, KernelBuild
 from gemm_model.overlap.model import LayerCase, OverlapModel, Timeline
 from gemm_model.overlap.tuner import cases_of_grid
 from gemm_model.timeline.chrome_trace import TraceEvent
+from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
+
+PREVIOUS_KERNEL = "the previous kernel"
+"""Cause of the wait of activation loads."""
 
 
 def sensitivity(model: OverlapModel, case: LayerCase) -> pd.DataFrame:
@@ -51,6 +58,47 @@ def trace_events(line: Timeline, chain: int = 0) -> list[TraceEvent]:
                     )
                 )
     return events
+
+
+def trace_of_events(
+    events: NDArray[np.int64], size: tuple[int, int, int], build: KernelBuild, gpu: str
+) -> Trace:
+    """The trace of one GEMM D[n, m] = B[n, k] A[m, k]^T from its events (CTAs x TRACE_EVENTS), in us.
+
+    A CTA shows its life, its loads, and the wait for the previous kernel; tiles and k tiles have no events.
+    """
+    m, n, k = size
+    start, previous_done, loaded, end, sm, _ = (events[:, TRACE_EVENTS.index(name)] for name in TRACE_EVENTS)
+    zero = int(start.min())
+
+    def us(times: NDArray[np.int64]) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = (times - zero) / NS_PER_US
+        return found
+
+    cta = np.arange(len(events))
+
+    def until(times: NDArray[np.int64], **texts: Any) -> pd.DataFrame:
+        """Rows of all CTAs, from their start on."""
+        return new_rows(len(events), sm=sm, cta=cta, start_us=us(start), end_us=us(times), **texts)
+
+    rows = [
+        until(end, role="CTA", activity="resident"),
+        until(loaded, role="producer", activity="load", tile=cta),
+        until(previous_done, role="B producer", activity="wait", detail=PREVIOUS_KERNEL),
+    ]
+    info = TraceInfo(
+        source="measured",
+        gpu=gpu,
+        kernel={
+            **{"m": m, "n": n, "k": k, "batch": 1, "a_dtype": build.a_type, "b_dtype": build.b_type},
+            **{"out_dtype": "bf16", "cta_m": TILE_M, "cta_n": build.tile_n, "split_k": build.split_k},
+            "kernel": "overlap",
+        },
+        k_tiles=-(-k // (build.tile_k * build.split_k)),
+        stages=build.stages,
+        runtime_us=float((end.max() - zero) / NS_PER_US),
+    )
+    return Trace(info=info, rows=pd.concat(rows, ignore_index=True))
 
 
 def plot_surfaces(table: pd.DataFrame, path: Path) -> None:
