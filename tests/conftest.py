@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from gemm_model.cli import main
 
 ROOT = Path(__file__).parent.parent
 
+
+# Properties are tried on the same cases everywhere; `--hypothesis-profile default` draws others.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 
 # What collecting imports stays: looking through it again and again takes a third of the tests' time.
 gc.disable()

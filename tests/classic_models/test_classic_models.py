@@ -109,43 +109,6 @@ def test_types_that_a_card_lacks_are_refused():
     assert flop_per_clk_of("fp8", load_gpu("h200")) == 8192
 
 
-def test_whole_waves_leave_no_partial_one():
-    problem = GemmProblem.of(128 * 132, 128, 64)
-    result = predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200", "WSPersistentGEMMModel")
-    assert (result.details["full_waves"], result.details["last_wave_sms"]) == (1, 0)
-    assert result.details["last_epilogue_us"] == 0
-    assert result.phases_us["last_epilogue"] == result.details["epilogue_us"]
-
-
-@pytest.mark.parametrize("model", ["SOLModel", "WSPersistentGEMMModel"])
-def test_scalar_and_table_give_identical_numbers(model):
-    rows = [
-        (m, n, k, cta, cluster)
-        for m in (1, 100, 4096)
-        for n in (8, 7168)
-        for k in (16, 257, 9999)
-        for cta in ((64, 256), (128, 128))
-        for cluster in ((1, 1), (2, 1), (2, 4))
-    ]
-    frame = pd.DataFrame(
-        [
-            {
-                "in_dtype": "fp8",
-                "out_dtype": "bf16",
-                **{"m": m, "n": n, "k": k},
-                **{"cta_m": cta[0], "cta_n": cta[1], "cluster_m": cluster[0], "cluster_n": cluster[1]},
-            }
-            for m, n, k, cta, cluster in rows
-        ]
-    )
-    table = predict_table(frame, "h200", model)
-    for index, (m, n, k, cta, cluster) in enumerate(rows):
-        config = KernelConfig(cta_m=cta[0], cta_n=cta[1], cluster_m=cluster[0], cluster_n=cluster[1])
-        one = predict(GemmProblem.of(m, n, k, "fp8", "bf16"), config, "h200", model)
-        assert table["predicted_us"].iloc[index] == one.runtime_us
-        assert table["limiter"].iloc[index] == one.limiter
-
-
 def test_a_long_table_is_the_same_as_its_chunks():
     rows = 40_000
     frame = pd.DataFrame({"in_dtype": "bf16", "m": range(1, rows + 1), "n": 512, "k": 512})

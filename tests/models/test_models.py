@@ -40,6 +40,8 @@ def test_each_model_is_made_by_its_name_in_any_case_and_predicts(name):
             {"resdiual": "off"},
             "unknown option 'resdiual'; expected one of calibration, regime, l2, without, residual",
         ),
+        ("KernelModel", {"l2": "hot"}, "l2 is 'hot'; expected one of cold"),
+        ("KernelModel", {"without": ["gravity"]}, "gravity"),
         ("KernelModel", {"regime": "slow"}, "regime is 'slow'; expected one of burst, graph"),
         ("OverlapModel", {"layers": 4}, "option 'parameters' is missing; expected what config/model/Ov"),
     ],

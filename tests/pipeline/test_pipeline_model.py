@@ -2,10 +2,9 @@ import inspect
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from gemm_model.api import predict, predict_table
+from gemm_model.api import predict
 from gemm_model.config import load_config
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
@@ -81,25 +80,6 @@ def test_multicast_helps_where_the_device_rate_decides():
     )
     assert pair.runtime_us < 0.85 * single.runtime_us
     assert pair.bytes_by_level["l2"] == pytest.approx(0.75 * single.bytes_by_level["l2"])
-
-
-def test_table_and_single_predictions_agree():
-    frame = pd.DataFrame(
-        {
-            "in_dtype": ["bf16", "fp8", "bf16"], "m": [512, 4096, 64], "n": [512, 7168, 24576],
-            "k": [7168, 2048, 1536], "cta_m": [128, 128, 64], "cta_n": [128, 192, 64],
-            "cluster_m": [1, 2, 1], "cluster_n": [1, 1, 4],
-            "schedule": ["cooperative", "pingpong", "pingpong"],
-        }
-    )  # fmt: skip
-    table = predict_table(frame, H200, "PipelineModel")
-    for row in frame.itertuples():
-        config = KernelConfig(
-            cta_m=row.cta_m, cta_n=row.cta_n, cluster_m=row.cluster_m, cluster_n=row.cluster_n,
-            schedule=row.schedule,
-        )  # fmt: skip
-        one = predict(GemmProblem.of(row.m, row.n, row.k, row.in_dtype), config, H200, "PipelineModel")
-        assert table["predicted_us"].iloc[row.Index] == pytest.approx(one.runtime_us)
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm_80gb", "b200_sxm", "rtx_4090", "rtx_a6000"])
