@@ -22,7 +22,7 @@ def optimum(cost, count):
     return min(cost[:, list(chosen)].min(axis=1).sum() for chosen in combinations(columns, count))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cost=arrays(float, (7, 8), elements=st.floats(1.0, 3.0)), count=st.integers(1, 4))
 def test_the_choice_is_the_optimum_of_all_choices(cost, count):
     found = select_columns(cost, count)
@@ -33,7 +33,7 @@ def test_the_choice_is_the_optimum_of_all_choices(cost, count):
     assert len(found.chosen) <= count
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cost=arrays(float, (6, 7), elements=st.floats(1.0, 9.0)), count=st.integers(1, 3))
 def test_the_relaxation_never_exceeds_the_optimum(cost, count):
     best = optimum(cost, count)

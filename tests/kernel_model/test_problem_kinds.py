@@ -59,7 +59,7 @@ def test_no_tile_holds_the_rows_of_two_groups():
     n=st.integers(1, 3000),
     cluster_m=st.sampled_from([1, 2]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tiles_of_groups_are_those_of_the_loop_over_groups(rows, n, cluster_m):
     config = gm.KernelConfig(cta_m=128, cta_n=64, cluster_m=cluster_m)
     text = ",".join(map(str, rows))

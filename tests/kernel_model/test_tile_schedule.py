@@ -41,7 +41,7 @@ def tile_order(clusters_m, clusters_n, swizzle):
 
 
 @given(clusters_m=st.integers(1, 90), clusters_n=st.integers(1, 90), cluster=st.sampled_from([1, 2, 4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_waves_are_those_of_the_persistent_loop(clusters_m, clusters_n, cluster):
     found = schedule_of(128 * cluster * clusters_m, 128 * clusters_n, cluster_m=cluster)
     resident = min(H200.clusters_at_once(cluster), clusters_m * clusters_n)
@@ -135,7 +135,7 @@ def cutlass_order(ctas_m, ctas_n, max_swizzle):
 
 
 @given(ctas_m=st.integers(1, 60), ctas_n=st.integers(1, 60), swizzle=st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cutlass_walks_the_shorter_extent_in_groups_of_the_longer(ctas_m, ctas_n, swizzle):
     along_m, group, rows, columns, order = cutlass_order(ctas_m, ctas_n, swizzle)
     found = schedule_of(128 * ctas_m, 128 * ctas_n, CUTLASS, swizzle=swizzle)

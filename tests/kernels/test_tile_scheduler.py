@@ -51,7 +51,7 @@ def test_fewer_tiles_than_clusters_go_to_the_first():
     start_us=st.lists(st.integers(0, 9), min_size=1, max_size=6),
     query_us=st.integers(0, 6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_first_come_is_what_clusters_do_that_are_watched_in_time(tile_us, start_us, query_us):
     """Microsecond by microsecond: who begins a tile asks for the next one in the order."""
     clusters = range(min(len(start_us), len(tile_us)))

@@ -168,7 +168,7 @@ def test_a_fill_that_begins_later_leaves_less_in_the_rings(simple):
     assert late_us - soon_us == pytest.approx(1.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     m=st.integers(8, 800).map(lambda x: 64 * x),
     k=st.integers(4, 120).map(lambda x: 128 * x),

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_model.core.errors import InputError
@@ -74,7 +74,6 @@ def test_the_packaged_machine_is_that_fit():
     assert np.abs(predict_runs(packaged, everything) / everything.runtime_us - 1).max() < 1e-3
 
 
-@settings(deadline=None)
 @given(
     throughput=st.floats(0.1, 1e6),
     startup=st.floats(0, 10),

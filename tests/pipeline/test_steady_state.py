@@ -11,13 +11,13 @@ from gemm_model.pipeline.steady_state import consumer_wait, kernel_time, math_st
 from tests.pipeline.strategies import machines, workloads
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(work=workloads(), machine=machines)
 def test_closed_form_equals_the_recurrence(work, machine):
     assert kernel_time(work, machine) == recurrence.run(work, machine).end
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(works=st.lists(workloads(), min_size=2, max_size=12), machine=machines)
 def test_a_batch_gives_what_its_rows_give(works, machine):
     def column(part):
@@ -39,7 +39,6 @@ def test_a_batch_gives_what_its_rows_give(works, machine):
     assert list(consumer_wait(batch, machine)) == [consumer_wait(work, machine) for work in works]
 
 
-@settings(deadline=None)
 @given(load=st.integers(0, 9), latency=st.integers(0, 30), math=st.integers(0, 9), stages=st.integers(1, 7))
 def test_rhythm_is_the_slope_of_the_math_starts(load, latency, math, stages):
     steps = np.array([1000.0, 1000.0 + stages])

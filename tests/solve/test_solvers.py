@@ -54,7 +54,7 @@ random_machines = st.builds(
 sizes = st.integers(1, 300)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(m=sizes, n=sizes, k=sizes, machine=random_machines, objective=st.sampled_from(OBJECTIVES))
 def test_solvers_agree_on_random_machines(m, n, k, machine, objective):
     exact = solve_exact(m, n, k, machine, objective)
@@ -63,7 +63,7 @@ def test_solvers_agree_on_random_machines(m, n, k, machine, objective):
     assert smt.best == exact.best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     m=sizes,
     n=sizes,

@@ -128,7 +128,7 @@ ODD = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, len(FIELDS) - 1), ODD), max_size=3),
     cut=st.none() | st.integers(0, 400),

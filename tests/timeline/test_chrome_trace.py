@@ -22,7 +22,7 @@ def slices(text):
     return [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(events=events)
 def test_any_events_make_a_trace_by_the_rules(events):
     text = chrome_trace_json(events)

@@ -15,7 +15,7 @@ from tests.cases import cases
 from tests.pipeline.strategies import machines, workloads
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(work=workloads(max_waves=8, max_steps=12), machine=machines)
 def test_simulation_equals_the_recurrence_event_by_event(work, machine):
     timeline = simulate(work, machine)
@@ -34,7 +34,7 @@ def test_simulation_equals_the_recurrence_event_by_event(work, machine):
     assert timeline.consumer_wait() == consumer_wait(work, machine)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(work=workloads(max_waves=5, max_steps=10), machine=machines)
 def test_ring_and_warps_are_never_overcommitted(work, machine):
     timeline = simulate(work, machine)
