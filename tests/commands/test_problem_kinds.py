@@ -72,7 +72,12 @@ def test_routings_have_an_expected_time(gemm_model):
     assert expected["routings"] == 8
     assert 0.5 * expected["expected_us"] < found["prediction"]["predicted_us"] < 2 * expected["expected_us"]
     assert len(found["problem"]["groups"].split(",")) == 16
-    assert result_of(gemm_model, "explain", *ROUTED, *TILE, "--routings", 8)["expected"] == expected
+    explained, beside = (
+        result_of(gemm_model, "explain", *ROUTED, *TILE, "--routings", 8, *more)
+        for more in ((), ("--against", "99us"))
+    )
+    assert explained["expected"] == expected
+    assert beside["prediction"] == explained["prediction"]
     other = result_of(gemm_model, "predict", *ROUTED, *TILE, "--routings", 8, "--seed", 7)
     assert other["expected"]["expected_us"] != expected["expected_us"]
     ranked = result_of(gemm_model, "rank", *ROUTED, "--routings", 8, "--top", 3)

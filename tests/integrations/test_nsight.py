@@ -10,7 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.integrations.nsight import METRICS, CountedKernel, beside, read_export
+from gemm_model.integrations.nsight import METRICS, CountedKernel, beside, read_export, with_parts
 from gemm_model.kernel_model.faults import COUNTS, FAULTS, suspects
 from gemm_model.kernel_model.question import World
 
@@ -52,6 +52,9 @@ def test_counts_are_read_in_base_units_and_the_longest_kernel_comes_first(tmp_pa
         "ctas": 132.0,
     }  # fmt: skip
     in_us = replace_cells(KERNEL, {3: "260"})
+    adds = ("1", "void cublasLt::splitKreduce_kernel<32>", "(8, 1, 1)", "3000", *COUNTED[1:])
+    (both,) = read_export(export(tmp_path / "c.csv", KERNEL, adds))
+    assert (both.counted["duration_us"], both.counted["ctas"]) == (263.0, 132.0)
     found = read_export(export(tmp_path / "b.csv", in_us, units=("", "", "", "us", *UNITS[4:])))
     assert found[0].counted["duration_us"] == 260.0
 
@@ -138,10 +141,12 @@ def test_a_fault_is_named_beyond_the_spreads_of_kernels_without_one(factor, name
     assert (found.fault and found.fault.fault.name) == named
 
 
-def test_partial_sums_are_no_writes_to_a_profiler():
-    meant = world(kernel="cutlass", split_k=2, scheduler="split_k")
+def test_partial_sums_are_no_writes_to_a_profiler_and_no_name_tells_their_number():
+    meant = world(kernel="cutlass", split_k=3, scheduler="split_k")
     counted = {**counts_of(meant), "sm_cycles": 1e5, "l2_write_bytes": 1e3}
-    found = beside(meant, CountedKernel(name="", counted=counted))
+    kernel = CountedKernel(name="", counted=counted)
+    named = replace(meant, config=replace(meant.config, split_k=1))
+    found = beside(with_parts(named, kernel), kernel)
     assert found.as_meant == 0.0
     assert "l2_write_bytes" not in {row["what"] for row in found.rows}
 

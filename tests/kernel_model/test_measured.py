@@ -50,11 +50,3 @@ def test_the_command_says_whether_a_time_is_within_the_band(gemm_model):
     assert answer["difference_us"] == pytest.approx(260.0 - found.runtime_us)
     assert answer["in_band"] is False
     assert gemm_model(*WORDS, "--against=0.26 ms").out == gemm_model(*WORDS, "--against=260us").out
-    for against, sentence in (
-        ("0us", "0us; expected a time above 0"),
-        ("-5us", "-5us; expected"),
-        ("5s", "'5s'"),
-    ):
-        refused = gemm_model(*WORDS, f"--against={against}")
-        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
-        assert sentence in refused.err

@@ -254,8 +254,8 @@ class Ranker:
         """Why the configuration described did not win: illegal, slower by how much and where, or tied.
 
         `description` is a tile and, after commas, any of cluster=, schedule=, swizzle=, raster=, split_k=,
-        stages=, cta_k=, swap_ab=, kernel=, such as '128x128,cluster=1x1'. The fastest candidate that matches
-        is compared.
+        stages=, cta_k=, swap_ab=, fast_accum=, kernel=, such as '128x128,cluster=1x1'. The fastest candidate that
+        matches is compared.
         """
         wanted = parse_description(description)
         every = list(self.predictions(problem))
@@ -291,7 +291,7 @@ class Ranker:
             return f"no {wanted['kernel']} kernels are ranked; expected one of {', '.join(self.names)}"
         family = families[0]
         kernel = {name: value for name, value in wanted.items() if name != "swap_ab"}
-        config = KernelConfig(**{**kernel, "kernel": family.name, "fast_accum": family.space.fast_accum})
+        config = KernelConfig(**{"fast_accum": family.space.fast_accum, **kernel, "kernel": family.name})
         reason = check(problem, config, self.gpu)
         if reason is None and config.split_k > 1 and config.split_k in family.space.split_k:
             return f"split_k {config.split_k}: its tiles fill all {self.gpu.sm_count} SMs without a split"
@@ -392,6 +392,8 @@ def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:
         text += f",stages={config.stages}"
     if config.split_k > 1:
         text += f",split_k={config.split_k}"
+    if config.fast_accum:
+        text += ",fast_accum=1"
     if beside is not None and beside.config.kernel != config.kernel:
         text += f",kernel={config.kernel}"
     return text + (",swap_ab=1" if candidate.swap_ab else "")
@@ -411,12 +413,12 @@ def parse_description(text: str) -> dict[str, Any]:
             values[name] = value
         elif name in ("swizzle", "split_k", "stages", "cta_k") and value.isdecimal():
             values[name] = int(value)
-        elif name == "swap_ab" and value in ("0", "1"):
+        elif name in ("swap_ab", "fast_accum") and value in ("0", "1"):
             values[name] = value == "1"
         else:
             raise InputError(
                 f"{word!r} in {text!r}; expected cluster=MxN, schedule=, raster=, swizzle=, split_k=, "
-                "stages=, cta_k=, kernel= or swap_ab=0|1"
+                "stages=, cta_k=, kernel=, fast_accum=0|1 or swap_ab=0|1"
             )
     return values
 

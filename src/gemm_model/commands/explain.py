@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from gemm_model.choice.expected import rank_routing
+from gemm_model.choice.expected import ExpectedTime, rank_routing
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.core.errors import InputError
@@ -19,7 +19,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.settings import Settings
-from gemm_model.integrations.nsight import Beside, beside, config_of, read_export
+from gemm_model.integrations.nsight import Beside, beside, config_of, read_export, with_parts
 from gemm_model.integrations.profile import lay_beside, library_of, read_profile
 from gemm_model.kernel_model.comparison import Difference, difference
 from gemm_model.kernel_model.explanation import MODEL, Explanation, explain, limits
@@ -59,34 +59,44 @@ def run(args: argparse.Namespace) -> Document:
         return _run_profile(args, chosen)
     if args.ncu is not None:
         return _run_counted(args, chosen)
-    problem, config, first = _kernel(args, chosen)
-    gpu, options = chosen.gpu, chosen.options
+    world, first, expected = _kernel(args, chosen)
     if args.against is not None:
-        return _run_against(args, chosen, World(problem=problem, config=config, gpu=gpu, options=options))
-    expected = kinds.expected(args, chosen, problem, config)
-    if expected is not None:
-        problem = expected.middle
-    found = explain(problem, config, gpu, options, tuple(args.what_if))
+        return _run_against(args, chosen, world, first)
+    problem, config, gpu = world.problem, world.config, chosen.gpu
+    found = explain(problem, config, gpu, chosen.options, tuple(args.what_if))
     result = {
         **_asked(problem, config, found.prediction),
         **{name: getattr(found, name) for name in IN_RESULT},
         **({} if expected is None else {"expected": kinds.expected_fields(expected)}),
     }
-    before = first if expected is None else f"{first}{kinds.expected_text(expected)}\n"
     rows = change_rows(found.what_if)
     page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
-    document = _document(chosen, result, rows, lambda: before + _text(problem, found, gpu))
+    document = _document(chosen, result, rows, lambda: first + _text(problem, found, gpu))
     return replace(document, files=[page])
 
 
-def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[GemmProblem, KernelConfig, str]:
-    """The kernel of the options and its problem; without --cta the fastest, with a line that says so.
+def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[World, str, ExpectedTime | None]:
+    """The kernel of the options, lines that say which, and the times of its routings.
 
-    A kernel that computes D^T = B A^T has the problem of that.
+    Without --cta it is the fastest. One that computes D^T = B A^T has the problem of that, and one whose tokens
+    are routed that of the routing in the middle.
     """
-    problem, routing = kinds.problem(args), kinds.routing(args)
-    if args.cta is not None:
-        return problem, common.config(args), ""
+    problem = kinds.problem(args)
+    if args.cta is None:
+        problem, config, first = _fastest(args, chosen, problem)
+    else:
+        config, first = common.config(args), ""
+    expected = kinds.expected(args, chosen, problem, config)
+    if expected is not None:
+        problem, first = expected.middle, f"{first}{kinds.expected_text(expected)}\n"
+    world = World(problem=problem, config=config, gpu=chosen.gpu, options=chosen.options)
+    return world, first, expected
+
+
+def _fastest(
+    args: argparse.Namespace, chosen: Settings, problem: GemmProblem
+) -> tuple[GemmProblem, KernelConfig, str]:
+    routing = kinds.routing(args)
     common.refuse_given(args, {*common.CONFIG} - {"kernel"}, "without --cta")
     ranker = Ranker(chosen.gpu, family=args.kernel, options=dict(chosen.options))
     if routing is None:
@@ -116,13 +126,13 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     asked = (*kinds.ROUTING, "against", "what_if", "ncu", "profile", "html")
     common.refuse_given(args, asked, "with several cards")
     chosen = settings_of(args)
-    problem, config, _ = _kernel(args, chosen)
-    found = explain(problem, config, chosen.gpu, chosen.options)
+    world = _kernel(args, chosen)[0]
+    found = explain(world.problem, world.config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
-        kernel=compare.kernel_fields(config, chosen.gpu),
+        kernel=compare.kernel_fields(world.config, chosen.gpu),
         prediction=found.prediction,
-        flop=problem.flop,
+        flop=world.problem.flop,
         beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
     )
 
@@ -135,8 +145,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return chosen
 
 
-def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
-    """The difference of two kernels, by setting and by resource."""
+def _run_against(args: argparse.Namespace, chosen: Settings, first: World, before: str) -> Document:
+    """The difference of two kernels, by setting and by resource; the text begins with `before`."""
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
     if measured := MEASURED.fullmatch(args.against):
         common.refuse_given(args, ("html",), "with a measured time")
@@ -146,30 +156,37 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
             time_us = 0.0
         if not 0.0 < time_us < MOST_US:
             raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
-        return _run_measured(chosen, first, time_us)
+        return _run_measured(chosen, first, time_us, before)
     second = _second(args, chosen, first)
     names = [_called(each.config, each.gpu) for each in (first, second)]
-    return _against(args, chosen, gemm_title(first.problem), difference(first, second), names)
+    found = difference(first, second)
+    return _against(args, chosen, gemm_title(first.problem), found, names, before)
 
 
 def _against(
-    args: argparse.Namespace, chosen: Settings, title: str, found: Difference, names: Sequence[str]
+    args: argparse.Namespace,
+    chosen: Settings,
+    title: str,
+    found: Difference,
+    names: Sequence[str],
+    before: str = "",
 ) -> Document:
     page = common.page(args.html, lambda: difference_page(title, found, *names))
     rows = [dict(zip(("by", "name", "added_us"), row, strict=True)) for row in found.rows]
     result = {"first": names[0], "second": names[1], "first_us": found.first_us, "second_us": found.second_us}
     result["difference_us"] = found.us
-    return replace(_document(chosen, result, rows, lambda: _difference_text(found, *names)), files=[page])
+    document = _document(chosen, result, rows, lambda: before + _difference_text(found, *names))
+    return replace(document, files=[page])
 
 
 def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
     """The kernel of --against: a library's fastest, or the first with other settings; and its card."""
-    expected = "a library, such as cublas, or a kernel, such as 128x256,cluster=2x1"
+    expected = "a library, such as cublas, or a kernel, such as 128x256,cluster=2x1,kernel=cutlass"
     libraries, told, card = compare.against(args.against, families(), expected)
     if libraries and told:
         raise InputError(f"--against is {args.against!r}; expected {expected}")
     gpu = card or first.gpu
-    problem = kinds.problem(args)
+    problem = kinds.problem(args) if kinds.routing(args) is None else first.problem
     if libraries:
         best = Ranker(gpu, family=libraries[0], options=dict(chosen.options)).rank(problem, 1).best.candidate
         turned = swapped(problem) if best.swap_ab else problem
@@ -180,7 +197,7 @@ def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
     values = {"mma_m": 0, "mma_n": 0, **parse_description(",".join((*own, *told)))}
     if values.pop("swap_ab", False):
         problem = swapped(problem)
-    if values.get("kernel") in sums_stay():
+    if values.get("kernel") in sums_stay() and problem.math_kind == "fp8":
         values["fast_accum"] = True
     return replace(first, problem=problem, config=replace(first.config, **values), gpu=gpu)
 
@@ -189,14 +206,14 @@ def _called(config: KernelConfig, gpu: GpuSpec) -> str:
     return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
-def _run_measured(chosen: Settings, world: World, measured_us: float) -> Document:
+def _run_measured(chosen: Settings, world: World, measured_us: float, before: str) -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
     found = beside_measured(world, measured_us)
     result = {
         **_asked(world.problem, world.config, found.prediction),
         **{"measured_us": measured_us, "difference_us": found.us, "in_band": found.in_band},
     }
-    return _document(chosen, result, plain(found.causes), lambda: _measured_text(found))
+    return _document(chosen, result, plain(found.causes), lambda: before + _measured_text(found))
 
 
 def _measured_text(found: Measured) -> str:
@@ -245,19 +262,23 @@ def _bars(parts: Sequence[tuple[str, float, float]], whole_us: float) -> Iterato
 
 def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     """The counts of a kernel beside predicted ones, and the fault that explains them best."""
-    common.refuse_given(args, ("against", "what_if", "regime", "html"), "with --ncu")
+    common.refuse_given(args, ("against", "what_if", "regime", "html", *kinds.ROUTING), "with --ncu")
+    if args.cta is None:
+        common.refuse_given(args, {*common.CONFIG} - {"kernel"}, "without --cta")
     kernels = read_export(args.ncu)
     config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
     if (library := library_of(kernels[0].name)) and "kernel" not in args.given:
         config = replace(config, kernel=library)
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
     options["regime"] = "counters"
-    world = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
+    named = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
+    world = with_parts(named, kernels[0])
     found = beside(world, kernels[0])
     names = ("fault", "distance", "predicted_us", "cause")
     told = [(each.fault.name, each.distance, each.runtime_us, each.fault.cause) for each in found.suspects]
     suspects = [dict(zip(names, each, strict=True)) for each in told]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
+    notes += [f"K in {world.config.split_k} parts, by its counts"] if world is not named else []
     fault = None if found.fault is None else found.fault.fault.name
     counted = {"fault": fault, "as_meant": found.as_meant, "suspects": suspects}
     result = {"kernel_name": found.kernel.name, **counted}
@@ -320,7 +341,7 @@ def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
         f"{achieved['share_of_roofline']:.1%} of the roofline",
         f"busy on average, as a profiler reads it: {busy}",
     ]
-    if share is not None:
+    if share:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,12 @@ UNITS: Mapping[str, float] = {
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
 KERNEL, GRID = "Kernel Name", "Grid Size"
+ADDS_UP = re.compile(r"splitKreduce|splitk_reduce", re.IGNORECASE)
+"""In the names of kernels that add up the parts of a split K."""
+OF_CTAS = ("smem_bytes_per_cta", "ctas")
+"""Counts that are no sums over a kernel's time."""
+MOST_PARTS = 32
+"""Parts of a split K [1]; cuBLAS's kernels, whose names tell none; no measured one has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,7 @@ class Beside:
 
 
 def read_export(path: Path) -> list[CountedKernel]:
-    """The launches of a file that COMMAND exported, the longest first.
+    """The launches of a file that COMMAND exported, the longest first; one that adds up parts is its GEMM's.
 
     Raises InputError for a file without launches, or without a needed metric: it says which, and COMMAND.
     """
@@ -78,7 +84,13 @@ def read_export(path: Path) -> list[CountedKernel]:
         why = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {why}; expected what this exports: {COMMAND}") from None
     rows = enumerate(launches(text.splitlines()), start=1)
-    found = [_kernel(cells, units, f"{path}, kernel {row}") for row, (cells, units) in rows]
+    found: list[CountedKernel] = []
+    for row, (cells, units) in rows:
+        kernel = _kernel(cells, units, f"{path}, kernel {row}")
+        if found and ADDS_UP.search(kernel.name):
+            found[-1] = _with_sums(found[-1], kernel)
+        else:
+            found.append(kernel)
     if not found:
         raise InputError(f"{path}: no kernel in it; expected what this exports: {COMMAND}")
     return sorted(found, key=lambda each: -each.counted["duration_us"])
@@ -104,6 +116,12 @@ def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> C
     return CountedKernel(name=cells[KERNEL], counted=counted)
 
 
+def _with_sums(kernel: CountedKernel, adds: CountedKernel) -> CountedKernel:
+    """A kernel of parts of K, and the one that adds them up."""
+    both = {name: value + adds.counted[name] for name, value in kernel.counted.items() if name not in OF_CTAS}
+    return replace(kernel, counted={**kernel.counted, **both})
+
+
 def config_of(name: str) -> KernelConfig:
     """The configuration that a kernel's name tells; raises InputError where it tells no tile."""
     cells, kernel = cutlass_cells(name), "cutlass"
@@ -117,6 +135,16 @@ def config_of(name: str) -> KernelConfig:
     return KernelConfig(
         **{**{key: value for key, value in cells.items() if value not in ("", 0)}, "kernel": kernel}
     )
+
+
+def with_parts(world: World, kernel: CountedKernel) -> World:
+    """The kernel with as many parts of K as its counts tell, where a name tells that K is split and no more."""
+    config = world.config
+    if config.scheduler != "split_k" or config.split_k > 1:
+        return world
+    most = min(MOST_PARTS, int(world.composed().kernel.schedule.k_tiles))
+    split = [replace(world, config=replace(config, split_k=parts)) for parts in range(1, most + 1)]
+    return min(split, key=lambda each: distance_of(each.composed(), kernel.counted))
 
 
 def beside(world: World, kernel: CountedKernel) -> Beside:

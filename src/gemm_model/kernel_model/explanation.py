@@ -275,7 +275,8 @@ def _words_of(name: str, config: KernelConfig) -> str:
         return f"{config.cta_m}x{config.cta_n}"
     if name == "cluster":
         return f"{config.cluster_m}x{config.cluster_n}"
-    return "as many as fit" if name == "stages" and not config.stages else str(getattr(config, name))
+    value = getattr(config, name)
+    return "as many as fit" if name == "stages" and not value else str(int(value) if value is True else value)
 
 
 def limits(limiter: str, ties: Sequence[str]) -> str:
