@@ -1,8 +1,11 @@
 """Traced formulas give what the formulas give, of numbers and of columns."""
 
+import shutil
+
 import numpy as np
 import pytest
 
+from gemm_model.core.compiled import COMPILER, compiled
 from gemm_model.core.elementwise import any_of, floor, maximum, minimum, repeated, root, taken, where
 from gemm_model.core.straight import Extent, called, straight
 
@@ -25,19 +28,45 @@ def formula(a, b, c):
     return {"root": found, "beside": (before, half, extra, start * 1.0 + c * 0.0)}
 
 
+@pytest.fixture(params=["Python", "C"])
+def way(request, monkeypatch, tmp_path):
+    """`straight`, and `compiled` by this machine's compiler."""
+    if request.param == "Python":
+        return straight
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("no C compiler: cc is not on the path")
+    monkeypatch.setenv(COMPILER, compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return compiled
+
+
 @pytest.mark.parametrize("c", [1.0, 1.5])
-def test_numbers_and_columns_take_the_same_way(c):
+def test_numbers_and_columns_take_the_same_way(c, way):
     a, b = OPERANDS.copy()
-    of_columns, of_numbers = (straight(formula, [Extent(axes), Extent(axes), c]) for axes in (1, 0))
+    of_columns, of_numbers = (way(formula, [Extent(axes), Extent(axes), c]) for axes in (1, 0))
     for _ in range(2):  # which would differ if inputs were written into
         found, expected = of_columns(a, b), formula(*OPERANDS, c)
+        if way is compiled:  # which stops each root where it is found
+            each = [formula(*map(float, pair), c) for pair in OPERANDS.T]
+            befores = np.array([of["beside"][0] for of in each])
+            expected["beside"] = befores, *expected["beside"][1:]
+            expected["root"] = np.array([of["root"] for of in each])
         assert found["root"] == pytest.approx(expected["root"], rel=1e-14)
         assert np.stack(found["beside"]) == pytest.approx(np.stack(expected["beside"]), rel=1e-14)
     assert of_numbers(2.5, 3.5) == formula(2.5, 3.5, c)
-    of_grid = straight(formula, [Extent(1), Extent(2), c])(a, b[:, None])
-    assert of_grid["root"] == pytest.approx(formula(a, b[:, None], c)["root"], rel=1e-14)
+    of_grid = way(formula, [Extent(1), Extent(2), c])(a, b[:, None])
+    near = 1e-9 if way is compiled else 1e-14
+    assert of_grid["root"] == pytest.approx(formula(a, b[:, None], c)["root"], rel=near)
 
 
 def test_a_formula_that_asks_a_symbol_is_refused():
     with pytest.raises(TypeError, match="asks whether a symbol is true"):
         straight(lambda a: 1.0 if a > 2.0 else a, [Extent(0)])
+
+
+def test_a_compiler_that_fails_leaves_formulas_in_python(monkeypatch, tmp_path):
+    monkeypatch.setenv(COMPILER, "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.warns(UserWarning, match="no-such-compiler makes no library"):
+        assert compiled(formula, [Extent(0), Extent(0), 1.0]) is None
+    assert not list(tmp_path.rglob("*.so"))

@@ -173,51 +173,80 @@ def straight(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[..
 
     It may return tuples, lists and mappings of numbers. Raises TypeError for one that asks a symbol.
     """
-    trace = Trace([value for value in inputs if isinstance(value, Extent)])
-    symbols = iter(tuple(trace.inputs))
-    results = function(*(next(symbols) if isinstance(value, Extent) else value for value in inputs))
+    trace, results = trace_of(function, inputs)
     return _Writer(results).function(trace)
 
 
-def _inside(value: Any) -> Iterator[Symbol]:
+def trace_of(function: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Trace, Any]:
+    """The operations of `function`, and its results as symbols; see `straight`."""
+    trace = Trace([value for value in inputs if isinstance(value, Extent)])
+    symbols = iter(tuple(trace.inputs))
+    return trace, function(*(next(symbols) if isinstance(value, Extent) else value for value in inputs))
+
+
+def symbols_inside(value: Any) -> Iterator[Symbol]:
     """The symbols of nested tuples, lists and mappings."""
     if isinstance(value, Symbol):
         yield value
     elif isinstance(value, list | tuple | Mapping):
         for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _inside(each)
+            yield from symbols_inside(each)
 
 
-class _Writer:
+class Texts:
+    """Python texts of values, and what names in them stand for."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {}
+        self.texts: dict[int, str] = {}
+        """Of symbols, by their ids."""
+
+    def of(self, value: Any) -> str:
+        """Of a symbol, a constant, or tuples, lists and mappings of such."""
+        if isinstance(value, Symbol):
+            return self.texts[id(value)]
+        if isinstance(value, Mapping):
+            return f"{{{', '.join(f'{name!r}: {self.of(each)}' for name, each in value.items())}}}"
+        if isinstance(value, list | tuple):
+            return f"({''.join(f'{self.of(each)}, ' for each in value)})"
+        return repr(value) if isinstance(value, float | int) else self.bound(value, str(id(value)))
+
+    def bound(self, value: Any, name: str) -> str:
+        name = "c_" + name.translate(str.maketrans(".-+", "_mp"))
+        self.scope[name] = value
+        return name
+
+
+class _Writer(Texts):
     """Writes the operations of a trace that the results need as Python."""
 
     def __init__(self, results: Any) -> None:
+        super().__init__()
         self.results = results
-        self.scope: dict[str, Any] = {"sqrt": math.sqrt, "exp": math.exp, "inf": math.inf}
+        self.scope |= {"sqrt": math.sqrt, "exp": math.exp, "inf": math.inf}
         for name in (*INTO, "logical_not", "where", "int64", "float64"):
             self.scope[f"np_{name}"] = getattr(np, name)
-        self.texts: dict[int, str] = {}
         self.free: dict[int, list[str]] = {}
         """Columns that nobody needs any more, by axes."""
-        self.kept = {id(each) for each in _inside(results)}
+        self.kept = {id(each) for each in symbols_inside(results)}
         """Symbols that are needed further on."""
         self.anew: set[int] = set()
         """Columns that a loop makes anew in each step."""
         self.needed: dict[int, Symbol] = {}
-        left = list(_inside(results))
+        left = list(symbols_inside(results))
         while left:
             symbol = left.pop()
             if id(symbol) not in self.needed:
                 self.needed[id(symbol)] = symbol
-                left += _inside(symbol.arguments)
+                left += symbols_inside(symbol.arguments)
         self.named = self._named()
         """Symbols that are read twice, or in another block, and get a name."""
 
     def _named(self) -> set[int]:
-        reads = Counter([id(each) for each in _inside(self.results)])
+        reads = Counter([id(each) for each in symbols_inside(self.results)])
         named = set()
         for user in self.needed.values():
-            for each in _inside(user.arguments):
+            for each in symbols_inside(user.arguments):
                 reads[id(each)] += 1
                 if user.block is not each.block or user.name in ("maximum", "minimum", "loop"):
                     named.add(id(each))
@@ -225,7 +254,7 @@ class _Writer:
 
     def function(self, trace: Trace) -> Callable[..., Any]:
         names = ", ".join(each.arguments[0] for each in trace.inputs)
-        source = [f"def made({names}):", *self._lines(trace.block), f"return {self._text(self.results)}"]
+        source = [f"def made({names}):", *self._lines(trace.block), f"return {self.of(self.results)}"]
         exec("\n ".join(source), self.scope)
         made: Callable[..., Any] = self.scope["made"]
         return made
@@ -235,7 +264,7 @@ class _Writer:
         last = []
         for symbol in reversed(used):
             users = [symbol, *(symbol.arguments[0] if symbol.name == "loop" else ())]
-            needs = {id(each): each for user in users for each in _inside(user.arguments)}
+            needs = {id(each): each for user in users for each in symbols_inside(user.arguments)}
             last.append(
                 [each for each in needs.values() if each.block is block and id(each) not in self.kept]
             )
@@ -253,7 +282,7 @@ class _Writer:
 
     def _line(self, symbol: Symbol) -> str:
         """The line that computes a symbol; nothing for one that is written where it is read."""
-        write, templates = (self._operand, OF_COLUMNS) if symbol.axes else (self._text, {})
+        write, templates = (self._operand, OF_COLUMNS) if symbol.axes else (self.of, {})
         written, name = [write(each) for each in symbol.arguments], f"t{len(self.texts)}"
         if symbol.name == "call":
             text = f"{written[0]}({', '.join(written[1:])})"
@@ -274,27 +303,13 @@ class _Writer:
         self.texts |= {id(each): f"s{place}_{len(self.texts)}" for place, each in enumerate(states)}
         self.anew |= {id(each) for each in after}
         self.kept |= self.anew
-        names = ", ".join(map(self._text, states))
-        yield f"{names} = {', '.join(map(self._text, state))}"
+        names = ", ".join(map(self.of, states))
+        yield f"{names} = {', '.join(map(self.of, state))}"
         yield f"for _ in range({steps}):"
         yield from (" " + line for line in self._lines(body))
-        yield f" if {self._text(done)}{'.all()' if done.axes else ''}: break"
-        yield f" {names} = {', '.join(map(self._text, after))}"
+        yield f" if {self.of(done)}{'.all()' if done.axes else ''}: break"
+        yield f" {names} = {', '.join(map(self.of, after))}"
 
     def _operand(self, value: Any) -> str:
         """An operand of a column: numpy takes an array of no axes in half the time of a number."""
-        return self._bound(np.array(value), repr(value)) if type(value) is float else self._text(value)
-
-    def _text(self, value: Any) -> str:
-        if isinstance(value, Symbol):
-            return self.texts[id(value)]
-        if isinstance(value, Mapping):
-            return f"{{{', '.join(f'{name!r}: {self._text(each)}' for name, each in value.items())}}}"
-        if isinstance(value, list | tuple):
-            return f"({''.join(f'{self._text(each)}, ' for each in value)})"
-        return repr(value) if isinstance(value, float | int) else self._bound(value, str(id(value)))
-
-    def _bound(self, value: Any, name: str) -> str:
-        name = "c_" + name.translate(str.maketrans(".-+", "_mp"))
-        self.scope[name] = value
-        return name
+        return self.bound(np.array(value), repr(value)) if type(value) is float else self.of(value)

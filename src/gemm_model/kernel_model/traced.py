@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gemm_model.core.batch import COLUMNS, OF_THE_CALL, GemmBatch, columns_of
+from gemm_model.core.compiled import compiled
 from gemm_model.core.straight import Extent, straight
 from gemm_model.kernels.feasibility import RESOURCES, Resources
 
@@ -66,10 +67,11 @@ class Traced:
         if function.asked > OFTEN:
             # Other threads do not trace it too.
             function.asked, end = -float("inf"), len(COLUMNS)
-            function.made = straight(
-                lambda *values: self.formulas(GemmBatch(*values[:end]), Resources(*values[end:])),
-                function.constants,
-            )
+
+            def formulas(*values: Any) -> Any:
+                return self.formulas(GemmBatch(*values[:end]), Resources(*values[end:]))
+
+            function.made = compiled(formulas, function.constants) or straight(formulas, function.constants)
         return self.formulas(batch, resources)
 
 
