@@ -22,7 +22,7 @@ import numpy as np
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
-from gemm_model.core.straight import TEMPLATES, Symbol, Texts, Trace, symbols_inside, trace_of
+from gemm_model.core.straight import TEMPLATES, Symbol, Texts, Trace, needed_by, symbols_inside, trace_of
 
 COMPILER = "GEMM_MODEL_CC"
 """Environment variable: the compiler that makes formulas faster, such as `cc`."""
@@ -122,16 +122,9 @@ class _Part:
         self.given = [[each for each in given if each.axes == axes] for axes in range(4)]
         """By axes."""
         self.places = [[place for place, each in enumerate(given) if each.axes == axes] for axes in range(4)]
-        self.needed: dict[int, Symbol] = {}
-        known = {id(each) for each in given}
-        found = {id(each): each for each in symbols_inside(wanted) if id(each) not in known}
+        self.needed = needed_by(wanted, given)
+        found = {id(each): each for each in symbols_inside(wanted) if id(each) in self.needed}
         self.out = [[each for each in found.values() if each.axes == axes] for axes in range(4)]
-        left = list(found.values())
-        while left:
-            symbol = left.pop()
-            if id(symbol) not in self.needed and id(symbol) not in known:
-                self.needed[id(symbol)] = symbol
-                left += symbols_inside(symbol.arguments)
         self.texts: dict[int, str] = {}
         self.tables: dict[int, str] = {}
         """Definitions of tables that operations read."""

@@ -193,6 +193,18 @@ def symbols_inside(value: Any) -> Iterator[Symbol]:
             yield from symbols_inside(each)
 
 
+def needed_by(results: Any, known: Sequence[Symbol] = ()) -> dict[int, Symbol]:
+    """The symbols by id that results are made of, down to those `known`."""
+    left, ends = list(symbols_inside(results)), set(map(id, known))
+    needed: dict[int, Symbol] = {}
+    while left:
+        symbol = left.pop()
+        if id(symbol) not in needed and id(symbol) not in ends:
+            needed[id(symbol)] = symbol
+            left += symbols_inside(symbol.arguments)
+    return needed
+
+
 class Texts:
     """Python texts of values, and what names in them stand for."""
 
@@ -232,13 +244,7 @@ class _Writer(Texts):
         """Symbols that are needed further on."""
         self.anew: set[int] = set()
         """Columns that a loop makes anew in each step."""
-        self.needed: dict[int, Symbol] = {}
-        left = list(symbols_inside(results))
-        while left:
-            symbol = left.pop()
-            if id(symbol) not in self.needed:
-                self.needed[id(symbol)] = symbol
-                left += symbols_inside(symbol.arguments)
+        self.needed = needed_by(results)
         self.named = self._named()
         """Symbols that are read twice, or in another block, and get a name."""
 
