@@ -13,8 +13,11 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import accumulate, chain
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,11 @@ HEAD = """#include <math.h>
 #if defined __x86_64__ && defined __GLIBC__ && !defined __clang__
 __attribute__((__simd__("notinbranch"))) double pow(double, double);
 __attribute__((__simd__("notinbranch"))) double exp(double);
-#endif"""
-"""Of several numbers at once, where the C library has such functions."""
+#endif
+#define inf INFINITY
+#define True 1
+#define False 0"""
+"""Functions of several numbers at once, where the C library has them, and constants as Python writes them."""
 EXPRESSIONS = TEMPLATES | {
     "power": "pow({}, {})",
     "bitwise_and": "(double)((long)({}) & (long)({}))",
@@ -49,19 +55,16 @@ EXPRESSIONS = TEMPLATES | {
     "take": "{}[(long)({})]",
 }
 """Operations, by numpy's names, on doubles: conditions are 0 and 1."""
-TRUTHS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not"])
-"""Operations whose results are conditions."""
-KEPT = frozenset(["add", "subtract", "multiply", "negative", "bitwise_and", "bitwise_or", "where"])
-"""Operations whose results are of the kind of their operands."""
-KINDS = {
-    "number": ("{}", "{}"),
-    "condition": ("({} != 0.0)", "({} != 0.0)"),
-    "place": ("int({})", "{}.astype(np_int64)"),
-}
-"""What a double stands for: the text that makes it of a number and of a column."""
-INDICES = "i", "i*kernels + kernel", "i*orders + order", "(i*orders + order)*kernels + kernel"
-"""Where the i-th value of some axes lies among those, by axes."""
+RESULTS = dict.fromkeys(
+    ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not"], "({} != 0.0)"
+) | {"int": "np_int64({})", "bitwise_and": "({} != 0.0)", "bitwise_or": "({} != 0.0)"}
+"""What a result that is no real number stands for: formulas combine conditions alone bit by bit."""
+SIZES = "1", "kernels", "orders", "orders*kernels"
+"""How many numbers a value is, by its axes."""
+INDICES = "0", "kernel", "order", "order*kernels + kernel"
+"""Which of them is computed."""
 FOR_KERNELS = "#pragma omp simd\nfor (long kernel = 0; kernel < kernels; kernel++) {"
+FOR_ORDERS = "for (long order = 0; order < orders; order++) {"
 
 
 def compiled(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[..., Any] | None:
@@ -113,162 +116,124 @@ def _library(source: str, compiler: str) -> ctypes.CDLL | None:
         return None
 
 
-class _Part:
+class _Part(Texts):
     """The operations of a trace between calls of Python: what some values come to, of others."""
 
     def __init__(self, trace: Trace, given: Sequence[Symbol], wanted: Any) -> None:
-        self.trace, self.wanted = trace, wanted
+        super().__init__()
+        self.trace, self.given, self.wanted = trace, given, wanted
         self.name = f"part{len(given)}"
-        self.given = [[each for each in given if each.axes == axes] for axes in range(4)]
-        """By axes."""
-        self.places = [[place for place, each in enumerate(given) if each.axes == axes] for axes in range(4)]
         self.needed = needed_by(wanted, given)
-        found = {id(each): each for each in symbols_inside(wanted) if id(each) in self.needed}
-        self.out = [[each for each in found.values() if each.axes == axes] for axes in range(4)]
-        self.texts: dict[int, str] = {}
-        self.tables: dict[int, str] = {}
-        """Definitions of tables that operations read."""
+        self.order = sorted(range(len(given)), key=lambda place: given[place].axes)
+        """In which the given values are read: numbers first."""
+        self.out = self._computed(wanted)
+        readers = [each.arguments for each in self.needed.values() if each.axes == 3]
+        self.kept = [each for each in self._computed(readers) if each.axes == 1]
+        """Values of a kernel that its tile orders share."""
+
+    def _computed(self, values: Any) -> list[Symbol]:
+        """Those among values that this part computes, each once, those along fewer axes first."""
+        found = {id(each): each for each in symbols_inside(values) if id(each) in self.needed}
+        return sorted(found.values(), key=lambda each: each.axes)
 
     def source(self) -> str:
-        """A function in C of the given values, one kind of axes after another, that writes the wanted ones.
-
-        Loops over kernels are innermost, since these lie side by side; `kept` has a column for each value of a
-        kernel that its tile orders share.
-        """
-        lines = []
-        for name, const, symbols in (("in", "const ", self.given), ("out", "", self.out)):
-            for axes, size in enumerate(("1", "kernels", "orders")):
-                before = f"{name}{axes}" if axes else name
-                lines.append(
-                    f"{const}double *restrict {name}{axes + 1} = {before} + {len(symbols[axes])}*{size};"
-                )
-        shared = [each for each in self._reads(3) if each.axes == 1 and id(each) in self.needed]
-        lines += [*self._level(0), FOR_KERNELS, *self._level(1)]
-        places = [f"kept[{place}*kernels + kernel]" for place in range(len(shared))]
-        lines += [f"{place} = {self._text(each)};" for place, each in zip(places, shared, strict=True)]
-        lines += ["}", "for (long order = 0; order < orders; order++) {", *self._level(2), FOR_KERNELS]
-        lines += [
-            f"const double {self._text(each)} = {place};" for place, each in zip(places, shared, strict=True)
-        ]
-        lines += [*self._inputs(1), *self._level(3), "}}}"]
-        self.shared = len(shared)
+        """A function in C. Loops over kernels are innermost, since these lie side by side."""
+        self.texts = _places("in", [self.given[place] for place in self.order])
+        kept, out = _places("kept", self.kept), _places("out", self.out)
+        lines = [*self._level(0, out), FOR_KERNELS, *self._level(1, out, kept), "}"]
+        self.texts |= kept
+        lines += [FOR_ORDERS, *self._level(2, out), FOR_KERNELS, *self._level(3, out), "}}}"]
         head = f"void {self.name}(const double *restrict in, double *restrict out, double *restrict kept,"
-        return "\n".join([*self.tables.values(), f"{head} const long kernels, const long orders) {{", *lines])
+        return "\n".join([*self.scope.values(), f"{head} const long kernels, const long orders) {{", *lines])
 
-    def _reads(self, axes: int) -> Iterable[Symbol]:
-        """What operations along some axes read, each once."""
-        users = [each for each in self.needed.values() if each.axes == axes]
-        return {id(each): each for user in users for each in symbols_inside(user.arguments)}.values()
-
-    def _inputs(self, axes: int) -> Iterator[str]:
-        for place, symbol in enumerate(self.given[axes]):
-            yield self._named(symbol, f"in{axes or ''}[{_index(axes, place)}]")
-
-    def _level(self, axes: int) -> Iterator[str]:
-        """What is computed of values along some axes."""
-        yield from self._inputs(axes)
+    def _level(self, axes: int, *stored: Mapping[int, str]) -> Iterator[str]:
+        """What is computed of values along some axes, and stored at places."""
         for symbol in self.trace.block:
             if id(symbol) in self.needed and symbol.axes == axes:
                 yield from self._lines(symbol)
-        for place, symbol in enumerate(self.out[axes]):
-            yield f"out{axes or ''}[{_index(axes, place)}] = {self._text(symbol)};"
-
-    def _named(self, symbol: Symbol, text: str) -> str:
-        self.texts.setdefault(id(symbol), f"t{len(self.texts)}")
-        return f"const double {self.texts[id(symbol)]} = {text};"
+        for number, place in chain(*(places.items() for places in stored)):
+            if self.needed[number].axes == axes:
+                yield f"{place} = {self.texts[number]};"
 
     def _lines(self, symbol: Symbol) -> Iterator[str]:
         if symbol.name == "loop":
             yield from self._loop(*symbol.arguments)
         else:
-            yield self._named(symbol, EXPRESSIONS[symbol.name].format(*map(self._text, symbol.arguments)))
+            name = self.texts[id(symbol)] = f"t{len(self.texts)}"
+            yield f"const double {name} = {EXPRESSIONS[symbol.name].format(*map(self.of, symbol.arguments))};"
 
     def _loop(self, body: Any, steps: int, states: Any, state: Any, after: Any, done: Any) -> Iterator[str]:
         """All steps of a loop; a kernel that is done keeps its state."""
         names = [f"s{len(self.texts)}_{place}" for place in range(len(states))]
+        on = f"on{len(self.texts)}"
+        yield f"double {', '.join(map('{} = {}'.format, names, map(self.of, state)))}, {on} = 1.0;"
         self.texts |= {id(each): name for each, name in zip(states, names, strict=True)}
-        for name, each in zip(names, state, strict=True):
-            yield f"double {name} = {self._text(each)};"
-        yield f"double on{names[0]} = 1.0;"
-        one = ["{"]
-        for symbol in body:
-            if id(symbol) in self.needed:
-                one += self._lines(symbol)
-        one.append(f"on{names[0]} = {self._text(done)} ? 0.0 : on{names[0]};")
-        for name, each in zip(names, after, strict=True):
-            one.append(f"const double n{name} = on{names[0]} ? {self._text(each)} : {name};")
+        one = ["{", *(line for each in body if id(each) in self.needed for line in self._lines(each))]
+        one.append(f"{on} = {self.of(done)} ? 0.0 : {on};")
+        one += [
+            f"const double n{name} = {on} ? {self.of(each)} : {name};"
+            for name, each in zip(names, after, strict=True)
+        ]
         # Written out, since a loop within stops the compiler from taking several kernels at once.
         yield from [*one, *(f"{name} = n{name};" for name in names), "}"] * steps
 
-    def _text(self, value: Any) -> str:
-        if isinstance(value, Symbol):
-            return self.texts[id(value)]
-        if isinstance(value, np.ndarray):
-            name = f"{self.name}_{len(self.tables)}"
-            entries = ", ".join(map(_literal, value.ravel().tolist()))
-            found = self.tables.setdefault(id(value), f"static const double {name}[] = {{{entries}}};")
-            return found.split()[3][:-2]
-        return _literal(value)
+    def bound(self, value: Any, name: str) -> str:
+        """A table."""
+        name = f"{self.name}_{name}"
+        entries = ", ".join(map(repr, value.ravel().tolist()))
+        self.scope[name] = f"static const double {name}[] = {{{entries}}};"
+        return name
 
     def function(self, library: ctypes.CDLL) -> Callable[[Sequence[Any]], Any]:
         """Of the given values in order; returns the wanted ones, as numbers and columns like those given."""
-        run, texts, places = library[self.name], Texts(), self.places
+        run, build, order, rows = library[self.name], self._built(), self.order, len(self.kept)
         run.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_long]
-        run.restype = None
-        counts = [len(symbols) for symbols in self.out]
-        inputs, outputs = sum(map(len, places)), sum(counts)
-        for axes, symbols in enumerate(self.given):
-            texts.texts |= {
-                id(each): f"v[{place}]" for each, place in zip(symbols, places[axes], strict=True)
-            }
-        for place, symbol in enumerate(each for symbols in self.out for each in symbols):
-            texts.texts[id(symbol)] = KINDS[_kind(symbol)][bool(symbol.axes)].format(f"o[{place}]")
-        texts.scope |= {"np_int64": np.int64}
-        exec(f"def build(v, o):\n return {texts.of(self.wanted)}", texts.scope)
-        build: Callable[[Sequence[Any], Sequence[Any]], Any] = texts.scope["build"]
+        numbers = sum(not each.axes for each in self.given)
+        counts = [sum(each.axes == axes for each in self.out) for axes in range(4)]
+        along_kernels, along_orders = (
+            next((place for place, each in enumerate(self.given) if each.axes & axis), None)
+            for axis in (1, 2)
+        )
 
         def of_numbers(values: Sequence[Any]) -> Any:
-            found, kept = (ctypes.c_double * outputs)(), None
-            run((ctypes.c_double * inputs)(*values), found, kept, 1, 1)
+            found = (ctypes.c_double * counts[0])()
+            run((ctypes.c_double * numbers)(*values), found, None, 1, 1)
             return build(values, found[:])
 
         def of_columns(values: Sequence[Any]) -> Any:
-            numbers, *columns = [[values[place] for place in found] for found in places]
-            kernels = next((each.shape[-1] for each in (*columns[0], *columns[2])), 1)
-            orders = next((len(each) for each in (*columns[1], *columns[2])), 1)
+            kernels = 1 if along_kernels is None else values[along_kernels].shape[-1]
+            orders = 1 if along_orders is None else len(values[along_orders])
             shapes = (), (kernels,), (orders, 1), (orders, kernels)
-            pieces = [numbers, *(each.ravel() for some in columns for each in some)]
+            read = [values[place] for place in order]
+            pieces = [read[:numbers], *(each.ravel() for each in read[numbers:])]
             given = np.concatenate(pieces, dtype=np.float64, casting="unsafe")
-            room = sum(count * math.prod(shape) for count, shape in zip(counts, shapes, strict=True))
-            found = np.empty(room + self.shared * kernels)
-            start = found.ctypes.data
-            run(given.ctypes.data, start, start + found.itemsize * room, kernels, orders)
-            results: list[Any] = found[: counts[0]].tolist()
-            end = counts[0]
-            for count, shape in zip(counts[1:], shapes[1:], strict=True):
-                begin, end = end, end + count * math.prod(shape)
-                results.extend(found[begin:end].reshape(count, *shape))
+            ends = list(accumulate(map(mul, counts, map(math.prod, shapes))))
+            found, kept = np.empty(ends[-1]), np.empty(rows * kernels)
+            run(given.ctypes.data, found.ctypes.data, kept.ctypes.data, kernels, orders)
+            results: list[Any] = found[: ends[0]].tolist()
+            for shape, begin, end in zip(shapes[1:], ends, ends[1:], strict=False):
+                results.extend(found[begin:end].reshape(-1, *shape))
             return build(values, results)
 
         return of_columns if self.trace.axes else of_numbers
 
-
-def _kind(value: Any) -> str:
-    """Which of KINDS a value is."""
-    if not isinstance(value, Symbol):
-        return "condition" if isinstance(value, bool) else "place" if isinstance(value, int) else "number"
-    if value.name in TRUTHS:
-        return "condition"
-    if value.name == "int":
-        return "place"
-    kinds = {_kind(each) for each in value.arguments[value.name == "where" :]} if value.name in KEPT else ()
-    return kinds.pop() if len(kinds) == 1 else "number"
-
-
-def _index(axes: int, place: int) -> str:
-    return INDICES[axes].replace("i", str(place), 1)
+    def _built(self) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
+        """The wanted values, of those given and those computed."""
+        texts = Texts()
+        texts.texts = {id(each): f"v[{place}]" for place, each in enumerate(self.given)}
+        for place, each in enumerate(self.out):
+            texts.texts[id(each)] = RESULTS.get(each.name, "{}").format(f"o[{place}]")
+        texts.scope["np_int64"] = np.int64
+        exec(f"def build(v, o):\n return {texts.of(self.wanted)}", texts.scope)
+        build: Callable[[Sequence[Any], Sequence[Any]], Any] = texts.scope["build"]
+        return build
 
 
-def _literal(value: float) -> str:
-    number = float(value)
-    return number.hex() if np.isfinite(number) else "INFINITY" if number > 0.0 else "-INFINITY"
+def _places(name: str, symbols: Sequence[Symbol]) -> dict[int, str]:
+    """Texts of values that lie one behind the other, by `id`."""
+    found, before = {}, Counter[str]()
+    for symbol in symbols:
+        start = "".join(f"{count}*{size} + " for size, count in before.items())
+        found[id(symbol)] = f"{name}[{start}{INDICES[symbol.axes]}]"
+        before[SIZES[symbol.axes]] += 1
+    return found

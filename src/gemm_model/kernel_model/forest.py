@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +16,8 @@ from numpy.typing import NDArray
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.compiled import machine_code
 
+WALK = Path(__file__).with_suffix(".c").read_text()
+"""Source of the walk through all trees, where formulas are compiled."""
 LEAF_UNIT = 1e-5
 """Unit of a stored leaf [log time]; all forests; chosen: sums of whole numbers do not depend on their order,
 so that one row is predicted exactly as within a table."""
@@ -87,8 +87,6 @@ class Forest:
 
     def predict_row(self, features: NDArray[np.float32]) -> float:
         """The forest's value of one row of `features`."""
-        if _machine() is not None:
-            return int(self._steps(features[:, np.newaxis])[0]) * LEAF_UNIT
         answers = features.take(self.split_feature) > self.split_border
         leaf = np.packbits(answers.take(self.tree_splits), axis=0, bitorder="little")[0]
         width = self.leaves.shape[1]
@@ -97,13 +95,14 @@ class Forest:
 
     def _steps(self, features: Features) -> NDArray[np.int64]:
         depth, trees = self.tree_splits.shape
-        machine = _machine()
+        machine = machine_code(WALK)
         if machine is not None:
             rows, splits = features.shape[1], self.split_feature.size
             steps, answers = np.zeros(rows, dtype=np.int64), np.empty((splits + 1) * rows, dtype=np.uint8)
-            given = np.ascontiguousarray(features)
-            ends = _pointer(given), *_pointers(self), _pointer(steps), _pointer(answers)
-            machine.walk(*ends, *map(ctypes.c_long, (rows, splits, depth, trees)))
+            trees_of = (getattr(self, name) for name in FOREST_ARRAYS)
+            arrays = np.ascontiguousarray(features), *trees_of, steps, answers
+            pointers = (ctypes.c_void_p(each.ctypes.data) for each in arrays)
+            machine.walk(*pointers, *map(ctypes.c_long, (rows, splits, depth, trees)))
             return steps
         answers = (features.take(self.split_feature, axis=0) > self.split_border[:, None]).view(np.uint8)
         leaf = answers.take(self.tree_splits[-1], axis=0)
@@ -113,22 +112,3 @@ class Forest:
         first_leaf = np.arange(0, trees << depth, 1 << depth)[:, np.newaxis]
         found: NDArray[np.int64] = self.leaves.reshape(-1).take(leaf + first_leaf).sum(axis=0, dtype=np.int64)
         return found
-
-
-def _machine() -> ctypes.CDLL | None:
-    return machine_code(_source())
-
-
-@cache
-def _source() -> str:
-    return Path(__file__).with_suffix(".c").read_text()
-
-
-def _pointer(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-@lru_cache(maxsize=64)
-def _pointers(forest: Forest) -> tuple[ctypes.c_void_p, ...]:
-    """To FOREST_ARRAYS."""
-    return tuple(_pointer(getattr(forest, name)) for name in FOREST_ARRAYS)
