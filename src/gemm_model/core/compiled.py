@@ -25,36 +25,14 @@ import numpy as np
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
-from gemm_model.core.straight import TEMPLATES, Symbol, Texts, Trace, needed_by, symbols_inside, trace_of
+from gemm_model.core.straight import Symbol, Texts, Trace, needed_by, symbols_inside, trace_of
 
 COMPILER = "GEMM_MODEL_CC"
 """Environment variable: the compiler that makes formulas faster, such as `cc`."""
 FLAGS = "-O3 -march=native -fPIC -shared -fopenmp-simd -ffp-contract=off -fno-math-errno -fno-trapping-math"
 """For this processor; no operation is merged with another, so that a number gets what Python gives it."""
-HEAD = """#include <math.h>
-#if defined __x86_64__ && defined __GLIBC__ && !defined __clang__
-__attribute__((__simd__("notinbranch"))) double pow(double, double);
-__attribute__((__simd__("notinbranch"))) double exp(double);
-#endif
-#define inf INFINITY
-#define True 1
-#define False 0"""
-"""Functions of several numbers at once, where the C library has them, and constants as Python writes them."""
-EXPRESSIONS = TEMPLATES | {
-    "power": "pow({}, {})",
-    "bitwise_and": "(double)((long)({}) & (long)({}))",
-    "bitwise_or": "(double)((long)({}) | (long)({}))",
-    "logical_not": "(!{})",
-    "maximum": "({0} >= {1} ? {0} : {1})",
-    "minimum": "({0} <= {1} ? {0} : {1})",
-    "where": "({} ? {} : {})",
-    "floor": "floor({})",
-    "ceil": "ceil({})",
-    "int": "trunc({})",
-    "float": "{}",
-    "take": "{}[(long)({})]",
-}
-"""Operations, by numpy's names, on doubles: conditions are 0 and 1."""
+OPERATIONS = Path(__file__).with_suffix(".h").read_text()
+"""In C, by numpy's names."""
 RESULTS = dict.fromkeys(
     ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "logical_not"], "({} != 0.0)"
 ) | {"int": "np_int64({})", "bitwise_and": "({} != 0.0)", "bitwise_or": "({} != 0.0)"}
@@ -78,7 +56,7 @@ def compiled(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[..
         calls.append(call.arguments[0])
         given += [trace.made("item", call, place) for place in (0, 1)]
     parts.append(_Part(trace, given, results))
-    library = machine_code("\n".join([HEAD, *(part.source() for part in parts)]))
+    library = machine_code("\n".join([OPERATIONS, *(part.source() for part in parts)]))
     if library is None:
         return None
     *before, last = [part.function(library) for part in parts]
@@ -160,7 +138,7 @@ class _Part(Texts):
             yield from self._loop(*symbol.arguments)
         else:
             name = self.texts[id(symbol)] = f"t{len(self.texts)}"
-            yield f"const double {name} = {EXPRESSIONS[symbol.name].format(*map(self.of, symbol.arguments))};"
+            yield f"const double {name} = np_{symbol.name}({', '.join(map(self.of, symbol.arguments))});"
 
     def _loop(self, body: Any, steps: int, states: Any, state: Any, after: Any, done: Any) -> Iterator[str]:
         """All steps of a loop; a kernel that is done keeps its state."""
