@@ -10,6 +10,7 @@ import pytest
 import gemm_model as gm
 from gemm_model.attention.choice import rank_attention
 from gemm_model.attention.model import AttentionModel
+from gemm_model.choice.selection import Call
 from gemm_model.core.gpu import load_gpu
 from gemm_model.integrations.huggingface import shapes_of
 from gemm_model.serving.model_parts import LatentDecode, Part, parts_of
@@ -141,10 +142,10 @@ def test_a_pass_is_the_sum_of_predictions_of_its_parts(gemm_model, regime, asked
             problem = gm.AttentionProblem.parse(row["attention"])
             time_us = rank_attention(problem, load_gpu("h200"), model=model).best.prediction.runtime_us
         else:
-            problem = gm.GemmProblem.of(row["m"], row["n"], row["k"], row["dtype"])
+            problem = gm.GemmProblem.of(row["m"], row["n"], row["k"], row["in_dtype"])
             best = ranker.rank(problem, 1).best.prediction
             time_us = ranker.heuristic_choice.time_us(best.runtime_us, best.limiter)
-        assert row["predicted_us"] == pytest.approx(time_us), row["part"]
+        assert row["call_us"] == pytest.approx(time_us), row["part"]
         expected_us += time_us * (1 if row["part"] == "lm_head" else 32)
     (total,) = document["result"]["passes"]
     assert total["total_us"] == pytest.approx(expected_us)
@@ -179,19 +180,20 @@ def test_served_kernels_and_latent_bounds_are_told_apart(gemm_model, tmp_path):
     assert rows["experts' down"]["m"] == 64 * 4 / 4
     assert rows["experts' down"]["experts"] == 8
     assert rows["latents"]["m"] == rows["router"]["m"] == 16
-    assert rows["latents"]["dtype"] == "e4m3"
-    assert rows["router"]["dtype"] == rows["keys absorbed"]["dtype"] == "bf16"
+    assert rows["latents"]["in_dtype"] == "e4m3"
+    assert rows["router"]["in_dtype"] == rows["keys absorbed"]["in_dtype"] == "bf16"
     gpu = load_gpu("h200")
     cache_us = 16 * 512 * 288 * 2 / gpu.dram_read_bytes_per_us
     math_us = 2 * 16 * 16 * 512 * 544 / gpu.flop_per_us("fp16")
-    assert rows["attention"]["predicted_us"] == pytest.approx(max(cache_us, math_us))
+    assert rows["attention"]["call_us"] == pytest.approx(max(cache_us, math_us))
     assert any("lower bound" in note for note in document["notes"])
     assert any("no band of their own" in note for note in document["notes"])
 
 
 def time_of(*parts):
     work = gm.GemmProblem.of(1, 1, 1)
-    times = tuple(PartTime(Part("x", count, work), time, "DRAM", band) for count, time, band in parts)
+    calls = [(count, Call(time_us=time, limiter="DRAM", error_band=band)) for count, time, band in parts]
+    times = tuple(PartTime(Part("x", count, work), call) for count, call in calls)
     return ModelTime("h200", 1, gm.Step(batch=4, keys=8), gm.Parallelism(tensor=2), times, ())
 
 
@@ -221,7 +223,7 @@ def test_prices_say_which_card_serves_a_token_cheapest(gemm_model, tmp_path):
         assert f"<td data-name='usd_per_million_tokens'>{each['usd_per_million_tokens']:.4g}</td>" in shown
     # 32 layers of the down projection.
     down = next(row for row in document["rows"] if row["part"] == "down")
-    assert f"32 x {down['predicted_us']:.4g} us, {down['share']:.1%}, {down['limiter']}" in shown
+    assert f"32 x {down['call_us']:.4g} us, {down['share']:.1%}, {down['limiter']}" in shown
     for card, price in (("h200", 9.0), ("l40s", 0.1)):
         expected = passes[card]["us_per_token"] * 1e6 / 3.6e9 * price
         assert passes[card]["usd_per_million_tokens"] == pytest.approx(expected)

@@ -80,7 +80,8 @@ def test_the_grid_holds_a_model_s_own_products():
 @pytest.fixture
 def small(monkeypatch):
     sizes = {"BATCHES": (1, 4), "LENGTHS": (64, 256), "TOKENS": (4, 64)}
-    for name, values in (sizes | {"LONGEST": 512, "CHUNK": 256, "REQUESTS": 4, "STEP": 4}).items():
+    few = {"room_numbers": lambda room: room_numbers(room).having(vidur_sizes=0.5)}
+    for name, values in (sizes | {"LONGEST": 512, "CHUNK": 256, "REQUESTS": 4} | few).items():
         monkeypatch.setattr(planner_tables, name, values)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
 from gemm_model.choice.selection import Choice, Ranker, Ranking
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.errors import InputError
-from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.problem import GemmProblem
 
 
@@ -21,20 +20,14 @@ class Against:
     ranking: Ranking
     reference: Choice
     """The family's fastest kernel by prediction."""
-    heuristic_choice: HeuristicChoice = field(default_factory=HeuristicChoice)
-    """The heuristic choice of its library, relative to the fastest kernel."""
+    heuristic_choice_us: float
+    """Time of its library's heuristic choice [us]."""
 
     def gain(self, choice: Choice) -> float:
         """Gain of a choice over the family: its time over the choice's, less one; negative if the family is
         faster.
         """
         return self.reference.prediction.runtime_us / choice.prediction.runtime_us - 1.0
-
-    @property
-    def heuristic_choice_us(self) -> float:
-        """Time of the library's heuristic choice [us]."""
-        fastest = self.reference.prediction
-        return float(self.heuristic_choice.time_us(fastest.runtime_us, fastest.limiter))
 
     @property
     def heuristic_choice_gain(self) -> float:
@@ -52,9 +45,8 @@ class Against:
 def against(ranking: Ranking, reference: Ranker) -> Against:
     """Compare a ranking with the best kernel of `reference` for the same problem."""
     best = reference.rank(ranking.problem, 1).best
-    return Against(
-        ranking=ranking, reference=best, heuristic_choice=reference.heuristic_choice_of(ranking.problem)
-    )
+    own_us = reference.call(ranking.problem).time_us
+    return Against(ranking=ranking, reference=best, heuristic_choice_us=own_us)
 
 
 def best_of_each(ranker: Ranker, problem: GemmProblem) -> tuple[Choice, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,6 +66,8 @@ class Ranking:
     """The fastest kernel that is predicted to be slower than the first."""
     left_out: tuple[str, ...] = ()
     """Families without a kernel for the problem's types, each with the reason."""
+    place: Mapping[str, str] = field(default_factory=dict)
+    """`Ranker.place`."""
 
     @property
     def best(self) -> Choice:
@@ -84,12 +86,9 @@ class Ranking:
         """The choices as a table of the schema (`gemm_model.tables.schema`), which every verb reads."""
         import pandas as pd
 
-        problem = problem_fields(self.problem)
         return pd.DataFrame(
             [
-                {"rank": choice.rank, "ties": choice.tie_group, **problem, "gpu": self.gpu.name}
-                | kernel_fields(choice.candidate.config)
-                | {"swap_ab": int(choice.candidate.swap_ab), "predicted_us": choice.prediction.runtime_us}
+                {"rank": choice.rank, "ties": choice.tie_group, **_columns(self.problem, self.place, choice)}
                 | {"error_band": choice.prediction.error_band, "limiter": choice.prediction.limiter}
                 for choice in self.choices
             ]
@@ -102,6 +101,26 @@ class Ranking:
             return "all kernels are predicted to take the same time"
         other = describe(self.runner_up.candidate, beside=self.best.candidate)
         return f"{other} takes {comparison(self.runner_up, self.best)}"
+
+
+def _columns(problem: GemmProblem, place: Mapping[str, str], choice: Choice) -> dict[str, Any]:
+    """A problem, where its kernel runs, the kernel and its time, as columns of a table."""
+    kernel = {**kernel_fields(choice.candidate.config), "swap_ab": int(choice.candidate.swap_ab)}
+    return {**problem_fields(problem), **place, **kernel, "predicted_us": choice.prediction.runtime_us}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a program calls for one product or attention, and what that takes."""
+
+    time_us: float
+    limiter: str
+    error_band: float | None = None
+    """Relative error of 90 % of held-out measurements; None where the kernel has none."""
+    own_band: float = 0.0
+    """What of it no other call has, in squares: of a library its choice of a kernel."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Of a library's call the problem and its fastest kernel with that one's time, as columns of a table."""
 
 
 _Spaces: TypeAlias = tuple[tuple[CandidateSpace, ...], tuple[str, ...]]
@@ -148,6 +167,24 @@ class Ranker:
     def names(self) -> tuple[str, ...]:
         """Names of the families to choose from."""
         return tuple(family.name for family in self.families)
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Where its answers hold, as columns of a table: the card and, of a model that has several, regime and L2."""
+        found = {"gpu": self.gpu.name, "regime": self.model.regime, "l2": self.model.l2}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def call(self, problem: GemmProblem) -> Call:
+        """The call of the family's library: what its heuristic choice takes over its fastest kernel."""
+        best, pick = self.rank(problem, 1).best, self.heuristic_choice_of(problem)
+        found = best.prediction
+        return Call(
+            time_us=float(pick.time_us(found.runtime_us, found.limiter)),
+            limiter=pick.limiter(found.runtime_us, found.limiter),
+            error_band=None if found.error_band is None else float(pick.band(found.error_band)),
+            own_band=pick.choice_band,
+            columns=_columns(problem, self.place, best),
+        )
 
     @property
     def heuristic_choice(self) -> HeuristicChoice:
@@ -248,6 +285,7 @@ class Ranker:
             tied_with_best=int((found.kernel_us <= found.tied_us).sum()),
             runner_up=runner_up,
             left_out=left_out,
+            place=self.place,
         )
 
     def why_not(self, problem: GemmProblem, description: str) -> str:

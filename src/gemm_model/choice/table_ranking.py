@@ -56,12 +56,11 @@ def rank_table(
 
 
 def _rows(best: Sequence[tuple[Candidate, Prediction]], ranker: Ranker) -> Iterator[dict[str, Any]]:
-    regime = {} if ranker.model.regime is None else {"regime": ranker.model.regime}
     for candidate, found in best:
         kernel = kernel_fields(candidate.config)
         named = {name: kernel[name] for name in ("kernel", *COUNTS, "schedule", "raster")}
         further = {"swap_ab": int(candidate.swap_ab), "fast_accum": kernel["fast_accum"]}
-        yield {"gpu": ranker.gpu.name, **regime, **named, **further} | {
+        yield {**ranker.place, **named, **further} | {
             "predicted_us": found.runtime_us,
             "limiter": found.limiter,
             **({} if found.error_band is None else {"error_band": found.error_band}),

@@ -85,7 +85,7 @@ def _model(chosen: Settings, gpu: GpuSpec | None = None) -> AttentionModel:
 
 
 def _place(chosen: Settings) -> dict[str, Any]:
-    return common.place(chosen.gpu.name, chosen.options.get("regime"))
+    return common.place(chosen, "regime")
 
 
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:

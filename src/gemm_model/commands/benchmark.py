@@ -292,9 +292,9 @@ def _problems(args: argparse.Namespace) -> list[list[GemmProblem]]:
     """The distinct problems of --input: of its own types, or of each type of --dtype."""
     from gemm_model.choice.table_ranking import problems_of_table
     from gemm_model.tables.schema import understood
-    from gemm_model.tables.table import read_table
+    from gemm_model.tables.table import gemms_of, read_table
 
-    frame = understood(read_table(args.input))
+    frame = gemms_of(understood(read_table(args.input)))
     for sentence in frame.attrs.get("notes", ()):
         common.words(f"note: {sentence}")
     typed = "in_dtype" in frame or "a_dtype" in frame

@@ -199,10 +199,10 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     """The table of --input, with the type of --dtype if it has none; its card is the one to rank for."""
     from gemm_model.tables.schema import card_named, cards_of, understood
-    from gemm_model.tables.table import read_table
+    from gemm_model.tables.table import gemms_of, read_table
 
     weight = getattr(args, "weight", None)
-    frame = understood(read_table(args.input), () if weight is None else (weight,))
+    frame = gemms_of(understood(read_table(args.input), () if weight is None else (weight,)))
     if "in_dtype" not in frame and "a_dtype" not in frame:
         operand_type(args.dtype)  # refused here where it is none: a table takes no text with half a character
         frame["in_dtype"] = args.dtype
@@ -215,7 +215,16 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
         regimes = {regime_name(str(word)) for word in frame["regime"] if word}
         args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")
+    for name, value in told_l2(args, set(frame.get("l2", ()))).items():
+        setattr(args, name, value)
     return frame
+
+
+def told_l2(args: argparse.Namespace, words: set[str]) -> dict[str, list[str]]:
+    """The overrides with the state of L2 that rows tell, unless they have one; rotated weights are cold ones."""
+    told = _only({word for word in words if word not in ("", "rotated")}, "rows", "model_opts.l2, or one L2")
+    unread = told is None or _overridden(args, "model_opts.l2") or "l2" not in settings(args).options
+    return {} if unread else {"overrides": [*args.overrides, f"model_opts.l2={told}"]}
 
 
 def take_card(args: argparse.Namespace, frames: Sequence[pd.DataFrame]) -> None:
@@ -248,9 +257,9 @@ def _overridden(args: argparse.Namespace, key: str) -> bool:
     return any(word.lstrip("+").startswith(f"{key}=") for word in args.overrides)
 
 
-def place(gpu: str, regime: str | None) -> dict[str, Any]:
-    """Where an answer holds, as columns of a table: the card, and the regime of a model that has several."""
-    return {"gpu": gpu} if regime is None else {"gpu": gpu, "regime": regime}
+def place(chosen: Settings, *names: str) -> dict[str, Any]:
+    """Where an answer holds, as columns of a table: the card, and options of that name of a model that has them."""
+    return {"gpu": chosen.gpu.name} | {name: chosen.options[name] for name in names if name in chosen.options}
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

@@ -20,8 +20,9 @@ from gemm_model.serving.model_time import ModelTime, predict_model
 
 TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
-HIDDEN = ("gpu", "phase", "attention", "flop")
-"""Columns that the text leaves out."""
+SHOWN = ("part", "count", "m", "n", "k", "batch", "experts", "in_dtype", "call_us", "total_us", "us_per_token",
+         "share", "limiter", "error_band")  # fmt: skip
+"""Columns of the text."""
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -105,7 +106,7 @@ def _text(passes: Sequence[Sequence[Mapping[str, Any]]], totals: Sequence[Mappin
     """A table of parts for each pass, then the totals."""
     parts = []
     for total, rows in zip(totals, passes, strict=True):
-        shown = [{name: _shown(name, row[name]) for name in row if name not in HIDDEN} for row in rows]
+        shown = [{name: _shown(name, row[name]) for name in SHOWN if name in row} for row in rows]
         title = f"{total['phase'].upper()} on {total['gpu']}, {total['tokens']} tokens a pass"
         parts.append(f"{title}\n{text_table(shown)}")
     shown = [{name: _shown(name, value) for name, value in total.items()} for total in totals]

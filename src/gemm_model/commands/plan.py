@@ -61,11 +61,11 @@ def budget(text: str) -> float:
 
 
 def _sizes(path: Path | None) -> list[tuple[int, int, int]]:
-    from gemm_model.tables.table import read_table, require_columns, sizes
+    from gemm_model.tables.table import gemms_of, read_table, require_columns, sizes
 
     if path is None:
         return []
-    table = read_table(path)
+    table = gemms_of(read_table(path))
     names = ("m", "n", "k")
     require_columns(table, names)
     rows = zip(*(sizes(table, name) for name in names), strict=True)

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> Document:
     problems = problems_of_table(frame)
     with common.progress("ranking", len(problems)) as advance:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
-    shapes, kernels = _shapes(found, common.place(ranker.gpu.name, ranker.model.regime)), _kernels(found)
+    shapes, kernels = _shapes(found, ranker.place), _kernels(found)
     shown = pd.DataFrame(shapes)[[*SHOWN]]
     names = [name for name in map(str, frame) if name not in KNOWN]
     carried = [dict(zip(names, cells, strict=True)) for cells in frame[names].to_numpy()]

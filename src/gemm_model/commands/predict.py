@@ -87,13 +87,13 @@ def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
 
 
 def _of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
-    """The options for rows of a table: its card and regime, unless the command line names them."""
+    """The options for rows of a table: its card, regime and L2, unless the command line names them."""
     from gemm_model.tables.schema import card_named
 
     named = {} if common.gpu_given(args) or not cells.get("gpu") else {"gpu": card_named(cells["gpu"])}
     if cells.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
         named["regime"] = regime_name(cells["regime"])
-    return common.settings(but(args, **named))
+    return common.settings(but(args, **named, **common.told_l2(args, {cells.get("l2", "")})))
 
 
 def predict_table_file(
@@ -191,7 +191,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         result["expected"] = over_routings
     row = {
         **result["problem"],
-        **common.place(chosen.gpu.name, chosen.options.get("regime")),
+        **common.place(chosen, "regime", "l2"),
         **kernel,
         **over_routings,
         **prediction_row(prediction),

@@ -154,9 +154,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         },
         "best_of_each": [row_of(choice, problem) for choice in each],
     }
-    place = common.place(ranker.gpu.name, ranker.model.regime)
     listed = [
-        {**row, **problem_fields(problem), **place, **kernel_fields(choice.candidate.config)}
+        {**row, **problem_fields(problem), **ranker.place, **kernel_fields(choice.candidate.config)}
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
     shown = [dict(row) for row in rows]

@@ -6,7 +6,7 @@ import argparse
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
-from gemm_model.report.document import Document
+from gemm_model.report.document import Document, text_table
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -31,4 +31,9 @@ def run(args: argparse.Namespace) -> Document:
         display=False,
     )
     run_on_meta(builder, timer, train=args.train)
-    return common.document(chosen, rows=timer.table(depth=args.depth), notes=timer.notes())
+    return common.document(
+        chosen,
+        rows=timer.rows(args.depth),
+        notes=timer.notes(),
+        text=lambda: text_table(timer.table(depth=args.depth)),
+    )

@@ -21,6 +21,8 @@ KIND_COLUMNS = (
 )
 """Words as `parse` of `Epilogue`, `GroupedGemm`, `BlockScaling`, `ConvProblem` and `BatchStrides` takes them;
 of broadcast the operand that a batch shares."""
+OK, ATTENTION, SERVED = "ok", "attention", "served"
+"""Of a table's rows (column `disposition`): a GEMM, and what readers of GEMMs leave aside."""
 NO_KIND = ("", "none", "None", "nan")
 TYPE_COLUMNS = (
     *("in_dtype", "a_dtype", "b_dtype", "out_dtype", "acc_dtype", "sf_dtype", "sf_vec_size"),

@@ -100,14 +100,10 @@ class WayTimes:
         times |= zip(triton, self._triton_us(problem, triton), strict=True)
         for way in ways:
             if way.template.startswith(EXTERN):
-                times[way] = self._library_us(problem)
+                times[way] = self.library.call(problem).time_us
             elif way.template == SPLIT_TEMPLATE:
                 times[way] = self._split_us(problem, int(dict(way.parameters)["k_split"]))
         return [times[way] for way in ways]
-
-    def _library_us(self, problem: GemmProblem) -> float:
-        best = self.library.rank(problem, 1).best.prediction
-        return float(self.library.heuristic_choice.time_us(best.runtime_us, best.limiter))
 
     def _split_us(self, problem: GemmProblem, parts: int) -> float:
         """A batched product of the parts of K into fp32, and a kernel that adds them up."""
@@ -118,7 +114,7 @@ class WayTimes:
         elements = problem.m * problem.n * problem.batch
         moved_bytes = elements * (parts * fp32.bits + problem.out_dtype.bits) / 8.0
         summed_us = moved_bytes / self.gpu.dram_bytes_per_us
-        return self._library_us(split) + summed_us + self.gpu.graph_launch_us
+        return self.library.call(split).time_us + summed_us + self.gpu.graph_launch_us
 
     def _triton_us(self, problem: GemmProblem, ways: Sequence[Way]) -> list[float]:
         if not ways:

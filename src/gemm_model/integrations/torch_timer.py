@@ -18,8 +18,9 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.choice.selection import Ranker
+from gemm_model.choice.selection import Call, Ranker
 from gemm_model.core.errors import GemmModelError, InputError, importing
+from gemm_model.core.fields import ATTENTION, OK
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.problem import GemmProblem
@@ -66,13 +67,11 @@ class Timing:
     backward: bool
     work: Work
     count: int
-    time_us: float
-    """Of one call."""
-    limiter: str
+    call: Call
 
     @property
     def total_us(self) -> float:
-        return self.count * self.time_us
+        return self.count * self.call.time_us
 
     @property
     def flop(self) -> float:
@@ -142,18 +141,14 @@ class GemmTimer:
     def timings(self) -> tuple[Timing, ...]:
         """All operators seen, in the order of their first call."""
         calls = self._calls.items()
-        return tuple(Timing(*call, count, *self._predicted(call[-1])) for call, count in calls)
+        return tuple(Timing(*call, count, self._predicted(call[-1])) for call, count in calls)
 
-    def _predicted(self, work: Work) -> tuple[float, str]:
+    def _predicted(self, work: Work) -> Call:
         if isinstance(work, Attention):
-            found = work.predicted_us(self.ranker.gpu)
-            return work.bound_us(self.ranker.gpu) if found is None else found
+            time_us, limiter = work.predicted_us(self.ranker.gpu) or work.bound_us(self.ranker.gpu)
+            return Call(time_us=time_us, limiter=limiter, columns=self.ranker.place)
         work = work if self.ranker.model.beyond_plain else work.plain_twin
-        ranker = self._ranker_for(asked_of(work))
-        best = ranker.rank(work, 1).best.prediction
-        pick = ranker.heuristic_choice_of(work)
-        own_us = float(pick.time_us(best.runtime_us, best.limiter))
-        return own_us, pick.limiter(best.runtime_us, best.limiter)
+        return self._ranker_for(asked_of(work)).call(work)
 
     def _ranker_for(self, asked: tuple[str, ...]) -> Ranker:
         """Ranks kernels of the timer's family, or of the first one that does what is asked."""
@@ -185,30 +180,27 @@ class GemmTimer:
 
         `depth` shortens the modules' names; `merge_numbered` adds up layers that differ in a number only.
         """
-        rows: dict[tuple[str, str, str], list[Timing]] = {}
+        names = ["module", "pass", "kind", "count", "flop", "predicted_us", "share", "limiter"]
+        rows = self.rows(depth, merge_numbered, apart=False)
+        return pd.DataFrame([{**row, "predicted_us": row["total_us"]} for row in rows], columns=names)
+
+    def rows(self, depth: int | None, merged: bool = True, *, apart: bool = True) -> list[dict[str, Any]]:
+        """The same, with the problem and kernel of each product (`Call.columns`): different ones `apart`."""
+        groups: dict[tuple[str, str, str, Work | None], list[Timing]] = {}
         for timing in self.timings:
-            parts = timing.module.split(".")
-            if merge_numbered:
-                parts = ["*" if part.isdecimal() else part for part in parts]
+            names = timing.module.split(".")
+            parts = ["*" if merged and name.isdecimal() else name for name in names]
             way = "backward" if timing.backward else "forward"
-            rows.setdefault((".".join(parts[:depth]), way, timing.kind), []).append(timing)
-        total_us = self.total_us
-        return pd.DataFrame(
-            [
-                {
-                    "module": module,
-                    "pass": way,
-                    "kind": kind,
-                    "count": sum(timing.count for timing in timings),
-                    "flop": sum(timing.flop for timing in timings),
-                    "predicted_us": (time_us := sum(timing.total_us for timing in timings)),
-                    "share": time_us / total_us if total_us else 0.0,
-                    "limiter": _main_limiter(timings),
-                }
-                for (module, way, kind), timings in rows.items()
-            ],
-            columns=["module", "pass", "kind", "count", "flop", "predicted_us", "share", "limiter"],
-        )
+            key = ".".join(parts[:depth]), way, timing.kind, timing.work if apart else None
+            groups.setdefault(key, []).append(timing)
+        total_us, found = self.total_us, []
+        for (module, way, kind, _), timings in groups.items():
+            time_us, call = sum(timing.total_us for timing in timings), timings[0].call
+            row = {"module": module, "pass": way, "kind": kind, "count": _calls(timings), **call.columns}
+            row |= {"flop": _flop(timings), "call_us": call.time_us, "total_us": time_us}
+            row |= {"share": time_us / total_us if total_us else 0.0, "limiter": _main_limiter(timings)}
+            found.append({**row, "disposition": ATTENTION if kind == ATTENTION_KIND else OK})
+        return found
 
     def notes(self) -> list[str]:
         """The totals, GEMMs apart from the rest, and what the table does not hold."""
@@ -267,7 +259,7 @@ def _flop(timings: list[Timing]) -> float:
 def _main_limiter(timings: list[Timing]) -> str:
     by_limiter: Counter[str] = Counter()
     for timing in timings:
-        by_limiter[timing.limiter] += round(1e3 * timing.total_us)
+        by_limiter[timing.call.limiter] += round(1e3 * timing.total_us)
     return by_limiter.most_common(1)[0][0]
 
 

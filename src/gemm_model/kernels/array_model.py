@@ -24,6 +24,7 @@ class ArrayModel(ABC):
     prices_split_k = False
     beyond_plain = False
     regime: str | None = None
+    l2: str | None = None
 
     def heuristic_choice(self, _family: str) -> HeuristicChoice:
         """Such a model knows no library, so the heuristic choice equals the fastest kernel."""

@@ -71,6 +71,11 @@ class Model(Protocol):
         """The regime whose times it predicts; None for a model with a single one."""
         ...
 
+    @property
+    def l2(self) -> str | None:
+        """What L2 holds at the start; None for a model that does not ask."""
+        ...
+
     def heuristic_choice(self, family: str) -> HeuristicChoice:
         """A library's heuristic choice, relative to the kernel predicted fastest."""
         ...

@@ -15,6 +15,7 @@ from gemm_model import __version__
 from gemm_model.attention.model import attention_model
 from gemm_model.core.batch import IntArray
 from gemm_model.core.errors import extra_needed
+from gemm_model.core.fields import OK
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.regimes import SUSTAINED
@@ -28,7 +29,6 @@ from gemm_model.report.progress import Progress
 from gemm_model.tables import attention
 from gemm_model.tables.schema import ROLE_OF_FIT, cards_of, require_card
 from gemm_model.tables.table import (
-    OK,
     dispositions,
     measured_otherwise,
     predict_frame,
@@ -118,7 +118,7 @@ def _by_place(
     table: pd.DataFrame, chosen: Settings, of_rows: Callable[[Mapping[str, str]], Settings] | None
 ) -> list[tuple[Settings, IntArray]]:
     """The settings of each card and regime that a table names, with the places of its rows."""
-    columns = [name for name in ("gpu", "regime") if name in table]
+    columns = [name for name in ("gpu", "regime", "l2") if name in table]
     found: dict[tuple[str, str], tuple[Settings, list[IntArray]]] = {}
     if of_rows is None or not columns:
         found["", ""] = chosen, [np.arange(len(table))]
@@ -164,12 +164,14 @@ def _predicted(
 
 
 def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str, Any]:
-    """The columns that say where rows are predicted; the regime of a measurement stays."""
-    regime = chosen.options.get("regime")
-    if regime is None or not tell_regime:
-        return {"gpu": chosen.gpu.name}
-    given = table["regime"].replace("", np.nan) if "regime" in table and "runtime_us" in table else None
-    return {"gpu": chosen.gpu.name, "regime": regime if given is None else given.fillna(regime)}
+    """The columns that say where rows are predicted; what a measurement says of itself stays."""
+    found: dict[str, Any] = {"gpu": chosen.gpu.name}
+    for name in ("regime", "l2") if tell_regime else ():
+        value = chosen.options.get(name)
+        given = table[name].replace("", np.nan) if name in table and "runtime_us" in table else None
+        if value is not None:
+            found[name] = value if given is None else given.fillna(value)
+    return found
 
 
 def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import ATTENTION, OK, SERVED, problem_fields
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import require_size
 from gemm_model.integrations.huggingface import Attention, Experts, LatentAttention, ModelShapes
@@ -83,15 +84,16 @@ class Part:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Sizes of a product (of experts the mean rows of a card); of an attention its words."""
+        """Sizes of a product (of experts the mean rows of a card); of an attention its words; what is no GEMM."""
         work = self.work
         if isinstance(work, AttentionProblem | LatentDecode):
-            return {"attention": work.name, "dtype": getattr(work.dtype, "name", work.dtype)}
+            words = {"attention": work.name, "in_dtype": getattr(work.dtype, "name", work.dtype)}
+            return {**words, "disposition": ATTENTION}
         if isinstance(work, GemmProblem):
-            names = ("m", "n", "k", "batch")
-            return {name: getattr(work, name) for name in names} | {"dtype": work.a_dtype.name}
+            return {**problem_fields(work), "in_dtype": work.a_dtype.name, "disposition": OK}
         experts = {"experts": work.experts} if work.experts_total > 1 else {}
-        return {"m": max(round(work.rows), 1), "n": work.n, "k": work.k, **experts, "dtype": work.in_dtype}
+        sizes = {"m": max(round(work.rows), 1), "n": work.n, "k": work.k, **experts}
+        return {**sizes, "in_dtype": work.in_dtype, "disposition": SERVED}
 
 
 def parts_of(shapes: ModelShapes, step: Step, parallel: Parallelism) -> list[Part]:

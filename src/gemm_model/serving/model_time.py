@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_model.attention.choice import rank_attention
 from gemm_model.attention.model import AttentionModel
-from gemm_model.choice.selection import Ranker
+from gemm_model.choice.selection import Call, Ranker
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, require_one_of
@@ -38,18 +38,12 @@ class PartTime:
     """One part and its prediction."""
 
     part: Part
-    time_us: float
-    """Of one call."""
-    limiter: str
-    error_band: float | None
-    """Relative error of 90 % of held-out measurements; None where the kernel has none."""
-    own_band: float = 0.0
-    """What of it the regime and the library's choice of a kernel add, in squares: no other part has the same."""
+    call: Call
 
     @property
     def total_us(self) -> float:
         """Of all calls of a pass."""
-        return self.part.count * self.time_us
+        return self.part.count * self.call.time_us
 
     @property
     def flop(self) -> float:
@@ -86,11 +80,14 @@ class ModelTime:
         linearly. What a part's band exceeds that by is the kernel's own (in squares), the same in each layer
         but independent of other parts': it adds up in quadrature. A part without a band has the widest.
         """
-        known = [(each.error_band, each.own_band) for each in self.parts if each.error_band is not None]
+        calls = [each.call for each in self.parts]
+        known = [(each.error_band, each.own_band) for each in calls if each.error_band is not None]
         if not known:
             return None
         shared, widest = min(math.sqrt(band**2 - own**2) for band, own in known), max(known)[0]
-        own = sum(((each.error_band or widest) ** 2 - shared**2) * each.total_us**2 for each in self.parts)
+        own = sum(
+            ((each.call.error_band or widest) ** 2 - shared**2) * each.total_us**2 for each in self.parts
+        )
         return math.sqrt(shared**2 + own / self.total_us**2)
 
     @property
@@ -99,13 +96,16 @@ class ModelTime:
         return self.total_us / self.step.tokens
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A row for each part: times in us, FLOP of one card."""
+        """A row for each part: times in us, FLOP of one card; of a GEMM with its fastest kernel (`Call.columns`)."""
         for each in self.parts:
-            found = {"phase": self.step.phase, "part": each.part.name, "count": each.part.count}
-            found |= {**each.part.fields, "flop": each.flop, "predicted_us": each.time_us}
+            call, found = (
+                each.call,
+                {"phase": self.step.phase, "part": each.part.name, "count": each.part.count},
+            )
+            found |= {**each.part.fields, **call.columns, "flop": each.flop, "call_us": call.time_us}
             found |= {"total_us": each.total_us, "us_per_token": each.total_us / self.step.tokens}
-            found |= {"share": each.total_us / self.total_us, "limiter": each.limiter}
-            yield found | {"error_band": each.error_band}
+            found |= {"share": each.total_us / self.total_us, "limiter": call.limiter}
+            yield found | {"error_band": call.error_band}
 
     def usd_per_million_tokens(self, usd_per_hour: float) -> float:
         """What a million new tokens cost at a price of one card."""
@@ -135,7 +135,7 @@ def predict_model(
     shapes = config if isinstance(config, ModelShapes) else read_config(config)
     parallel = parallel or Parallelism()
     card = Card(as_gpu(gpu), regime, routing)
-    times = tuple(PartTime(part, *card.predicted(part.work)) for part in parts_of(shapes, step, parallel))
+    times = tuple(PartTime(part, card.call(part.work)) for part in parts_of(shapes, step, parallel))
     return ModelTime(card.gpu.name, shapes.layers, step, parallel, times, tuple(_caveats(shapes, times)))
 
 
@@ -148,7 +148,7 @@ def _caveats(shapes: ModelShapes, times: Sequence[PartTime]) -> Iterator[str]:
         yield f"linear attention is not modelled: {shapes.linear_layers} layers count without it"
     if any(isinstance(each.part.work, LatentDecode) for each in times):
         yield "attention over latent keys is a lower bound: its products, or the cache read once"
-    unknown = [each.part.name for each in times if each.error_band is None]
+    unknown = [each.part.name for each in times if each.call.error_band is None]
     if unknown and len(unknown) < len(times):
         yield f"no band of their own, so that they take the widest of the others: {', '.join(unknown)}"
 
@@ -162,24 +162,25 @@ class Card:
         self.ranker = Ranker(gpu, family=TORCH_FAMILY, options={"regime": regime, "l2": "written"})
         self.attention = AttentionModel(gpu, settled=regime == SUSTAINED)
 
-    def predicted(self, work: Work) -> tuple[float, str, float | None, float]:
-        """Time of one call [us], its limiter, its band and what of that is its own."""
+    def call(self, work: Work) -> Call:
+        """One call."""
         if isinstance(work, GemmProblem):
-            best = self.ranker.rank(work, 1).best.prediction
-            pick, own = self.ranker.heuristic_choice_of(work), self.regime_band
-            time_us, band = float(pick.time_us(best.runtime_us, best.limiter)), best.error_band
-            limiter, own = pick.limiter(best.runtime_us, best.limiter), math.hypot(own, pick.choice_band)
-            return time_us, limiter, None if band is None else float(pick.band(band)), own
+            found = self.ranker.call(work)
+            return replace(found, own_band=math.hypot(self.regime_band, found.own_band))
+        return replace(self._other(work), columns=self.ranker.place)
+
+    def _other(self, work: AttentionProblem | ServedProduct | LatentDecode) -> Call:
+        """Of what is no GEMM."""
         if isinstance(work, AttentionProblem):
             best = rank_attention(work, self.gpu, model=self.attention).best.prediction
-            return best.runtime_us, best.limiter, best.error_band, 0.0
+            return Call(time_us=best.runtime_us, limiter=best.limiter, error_band=best.error_band)
         if isinstance(work, ServedProduct):
-            return *self._served(work), 0.0
+            return self._served(work)
         math_us = work.flop / self.gpu.flop_per_us(element_type(work.dtype).math_kind)
         dram_us = work.dram_bytes / self.gpu.dram_read_bytes_per_us
-        return max(math_us, dram_us), "TENSOR" if math_us > dram_us else "DRAM", None, 0.0
+        return Call(time_us=max(math_us, dram_us), limiter="TENSOR" if math_us > dram_us else "DRAM")
 
-    def _served(self, work: ServedProduct) -> tuple[float, str, None]:
+    def _served(self, work: ServedProduct) -> Call:
         """Of the fastest configuration of the frameworks' grid."""
         grid = candidates(work.smallest, self.gpu)
         if not len(grid):
@@ -187,4 +188,4 @@ class Card:
         found = shortlist([launches_of(work, grid, self.gpu, self.routing)], 0, apart=True)
         best = int(np.argmin(found.times[0]))
         limiter = times_of(found.launches[0]).limiter[best].replace("start", "launch")
-        return float(found.times[0][best]), limiter.upper(), None
+        return Call(time_us=float(found.times[0][best]), limiter=limiter.upper())

@@ -37,8 +37,6 @@ LENGTHS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 """Sequences, and keys of each, of the tables; planners interpolate between them."""
 LONGEST, CHUNK, REQUESTS = 2**15, 2**13, 128
 """Longest sequence and part of a prefill of Vidur's tables [tokens], most sequences that decode [1]; its profiler's."""
-STEP = 2 ** (1 / 6)
-"""Ratio of neighbouring sizes of Vidur's tables [1]; chosen: its forests, which make steps, are then 1 to 3 % off."""
 MOST_NEW, MOST_KEYS = 2**17, 2**20
 """Most new tokens of a prefill and most keys of a decode [tokens]; those of aiconfigurator's own tables."""
 PAGE = 64
@@ -134,7 +132,7 @@ def _attention_row(card: Card, heads: _Heads, batch: int, queries: int, keys: in
     own |= {"head_dim": heads.head_dim, "head_dim_v": heads.head_dim, "page_size": PAGE}
     own |= {"causal": prefill, "window": max(heads.window - 1, 0) if prefill else 0}
     problem = AttentionProblem.of(batch=batch, seq_q=queries, seq_kv=seen, **own)
-    time_us = card.predicted(problem)[0] + room_numbers("serving").attention_beside_us
+    time_us = card.call(problem).time_us + room_numbers("serving").attention_beside_us
     time_us += _cache_write_us(card.gpu, batch * queries, heads.kv_heads * heads.head_dim)
     sizes = {"batch_size": batch, "isl": queries, "num_heads": heads.heads}
     sizes |= {"num_key_value_heads": heads.kv_heads, "head_dim": heads.head_dim, "beam_width": 1}
@@ -234,7 +232,7 @@ def vidur_rows(model: ModelShapes, gpu: GpuSpec, cards: int) -> Iterator[tuple[s
 
 def _steps(unit: int, most: int) -> list[int]:
     """Multiples of `unit`, to which Vidur rounds, up to `most`."""
-    count = round(math.log(most / unit, STEP)) + 1
+    count = round(math.log2(most / unit) * room_numbers("serving").vidur_sizes) + 1
     return [*dict.fromkeys(unit * round(each) for each in np.geomspace(1, most / unit, count))]
 
 
@@ -242,7 +240,7 @@ def _vidur_layer(card: Card, model: ModelShapes, own: Attention, ranks: int, tok
     step = Step(queries=tokens, keys=tokens)
     parts = parts_of(model, step, Parallelism(tensor=ranks))
     times_us = {
-        VIDUR_PARTS[each.name]: card.predicted(each.work)[0] for each in parts if each.name in VIDUR_PARTS
+        VIDUR_PARTS[each.name]: card.call(each.work).time_us for each in parts if each.name in VIDUR_PARTS
     }
     kv_heads = max(own.kv_heads // ranks, 1)
     moved = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), 2 * model.hidden)
@@ -267,7 +265,7 @@ def _vidur_heads(card: Card, model: ModelShapes, own: Attention, ranks: int, ste
     sizes = {"n_embd": model.hidden, "n_q_head": own.heads, "n_kv_head": own.kv_heads, "block_size": 16}
     sizes |= {"num_tensor_parallel_workers": ranks, "max_model_len": LONGEST, "batch_size": step.batch}
     sizes |= {"prefill_chunk_size": chunk, "kv_cache_size": step.keys - chunk}
-    times_us = {name: card.predicted(part.work)[0], "attn_kv_cache_save": saved_us}
+    times_us = {name: card.call(part.work).time_us, "attn_kv_cache_save": saved_us}
     return {**_medians(times_us), **sizes, "is_prefill": bool(chunk)}
 
 

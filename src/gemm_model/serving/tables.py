@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.core.fields import OK
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.serving.choose import candidates, ranked
 from gemm_model.serving.model import launches_of, times_of
@@ -27,7 +28,7 @@ from gemm_model.serving.residual import corrected, predicted
 from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid
 from gemm_model.tables.accuracy import choice_figures, error_figures
 from gemm_model.tables.schema import ADDED_COLUMNS, notes_on_strange, place_of, table_name
-from gemm_model.tables.table import OK, READERS, read_table, runtimes_us, sizes
+from gemm_model.tables.table import READERS, read_table, runtimes_us, sizes
 
 COUNTS = {"tokens": None, "n": None, "k": None, "experts": 1, "experts_total": 0, "topk": 1}
 """Whole numbers of a product, and what stands for an absent column or empty cell; None: required."""

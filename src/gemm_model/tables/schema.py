@@ -38,17 +38,8 @@ WORDS = {"regime": (*REGIME_NAMES, *REGIME_ALIASES), "l2": ("cold", "warm", "wri
 """Words of LAUNCH_COLUMNS; 'rotated': copies of the weights take turns."""
 ADDED_COLUMNS = (
     *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
-    *(
-        "gain",
-        "swapped_too",
-        "served_by",
-        "loss",
-        "tiles",
-        "mean_key_blocks",
-        "over_best",
-        "limiters",
-        "flop",
-    ),
+    *("gain", "swapped_too", "served_by", "loss", "call_us", "total_us", "us_per_token", "tiles"),
+    *("mean_key_blocks", "over_best", "limiters", "flop"),
 )
 """What verbs add, beside phases, details and bytes; nothing reads it."""
 ROLE_OF_FIT = "fit"
@@ -108,7 +99,7 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
     for name in WORDS:
         _require_words(found, name)
     if unread:
-        found.attrs["notes"] = unread
+        found.attrs["notes"] = list(dict.fromkeys([*frame.attrs.get("notes", ()), *unread]))
     return found
 
 

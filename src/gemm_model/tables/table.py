@@ -41,7 +41,7 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.errors import InputError, RefusedKernelError
-from gemm_model.core.fields import KIND_COLUMNS
+from gemm_model.core.fields import ATTENTION, KIND_COLUMNS, OK, SERVED
 from gemm_model.core.files import read_json
 from gemm_model.core.kernel_config import (
     COOPERATIVE,
@@ -92,7 +92,7 @@ MAX_FOOTPRINT_BYTES = 1e13
 MAX_COLUMNS = 1000
 """Columns of a table [1]; all tables; chosen: those of a benchmark have 65."""
 MAX_EMPTY_KERNEL_US = 100.0
-OK, FAILED, IN_TURN, NO_TILE, SPLIT_UNKNOWN = "ok", "failed", "in_turn", "no_tile", "split_untold"
+FAILED, IN_TURN, NO_TILE, SPLIT_UNKNOWN = "failed", "in_turn", "no_tile", "split_untold"
 CANNOT_RUN = "cannot_run"
 """Disposition of a kernel that the card cannot run."""
 OTHER_KINDS = {
@@ -100,7 +100,9 @@ OTHER_KINDS = {
     **dict.fromkeys(("heads", "head_dim"), "attention, for predict, rank and benchmark"),
 }
 """Kinds of tables without m, by a column."""
+OTHER_WORK = {ATTENTION: "{} of attention", SERVED: "{} of kernels that servers tune"}
 LEFT_OUT = {
+    **OTHER_WORK,
     FAILED: "{} without a measurement (column disposition)",
     IN_TURN: "{} of two kernels in turn (column partner)",
     NO_TILE: "{} of kernel {} without a tile",
@@ -466,6 +468,16 @@ def _grid_ctas(grid: object) -> float:
     """CTAs of a grid such as '(2, 65, 1)'; NaN of anything else."""
     extents = re.fullmatch(r"\((\d+), (\d+), (\d+)\)", str(grid))
     return math.prod(map(float, extents.groups())) if extents else math.nan
+
+
+def gemms_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of GEMMs, without those of OTHER_WORK, which a note counts."""
+    kinds = frame.get("disposition", pd.Series(OK, index=frame.index))
+    counts = kinds[kinds.isin(OTHER_WORK)].value_counts(sort=False)
+    told = [f"{OTHER_WORK[str(kind)].format(rows_words(count))}: left out" for kind, count in counts.items()]
+    found = frame[~kinds.isin(OTHER_WORK)]
+    found.attrs["notes"] = [*frame.attrs.get("notes", ()), *told]
+    return found
 
 
 def runtimes_us(frame: pd.DataFrame, *, blanks: bool = False) -> FloatArray | None:

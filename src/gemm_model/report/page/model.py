@@ -44,7 +44,7 @@ def plot_passes(totals: Sequence[Row], parts: Sequence[Sequence[Row]], path: Pat
 def _figure(total: Row, rows: Sequence[Row]) -> Figure:
     shown = []
     for row in rows:
-        words = f"{row['count']} x {_shown(row['predicted_us'])} us, {row['share']:.1%}, {row['limiter']}"
+        words = f"{row['count']} x {_shown(row['call_us'])} us, {row['share']:.1%}, {row['limiter']}"
         shown.append((row["part"], row["total_us"], words))
     band = "" if total["error_band"] is None else f" within {total['error_band']:.1%}"
     note = f"{total['tokens']} tokens, {_shown(total['total_us'])} us in all{band}; hover for calls and limiters."
