@@ -6,7 +6,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
-from gemm_model.timeline.tile_order import cluster_coordinates
+from gemm_model.timeline.kernel_timeline import cluster_coordinates
 
 
 def walked(m, n, swizzle, kernel="quack", split_k=1):

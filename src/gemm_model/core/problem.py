@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 from gemm_model.core.batch_strides import BatchStrides, MatrixLayout, strided
 from gemm_model.core.block_scaling import BlockScaling
@@ -36,6 +37,8 @@ _KINDS = {
     "batch_strides": (BatchStrides, _NOTHING),
 }
 """Types of the fields of a problem that are neither sizes nor words."""
+OF_A_KIND = ("epilogue", "groups", "block_scaling", "conv", "batch_strides")
+"""Fields that are None in a plain GEMM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,19 +221,8 @@ class GemmProblem:
         if self.plain:
             return self
         m, n, k, batch = self.sizes
-        return replace(
-            self,
-            m=ceil(m),
-            n=int(n),
-            k=int(k),
-            batch=int(batch),
-            epilogue=None,
-            groups=None,
-            block_scaling=None,
-            conv=None,
-            broadcast="",
-            batch_strides=None,
-        )
+        no_kind: dict[str, Any] = dict.fromkeys(OF_A_KIND)
+        return replace(self, m=ceil(m), n=int(n), k=int(k), batch=int(batch), broadcast="", **no_kind)
 
     @property
     def layouts(self) -> tuple[MatrixLayout, MatrixLayout, MatrixLayout]:

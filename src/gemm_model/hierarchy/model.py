@@ -69,10 +69,8 @@ class MemoryHierarchyModel(ArrayModel):
         self.output = output
         self.reuse_in_l2 = reuse_in_l2
         self.lanes_m = lanes_m
-        known = {field.name for field in fields(RuntimeParameters)}
-        unknown = sorted(set(parameters) - known)
-        if unknown:
-            raise InputError(f"unknown option {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
+        for name in sorted(parameters):
+            require_one_of(f"unknown option {name!r}", name, sorted(RuntimeParameters.__slots__))
         self.parameters = runtime_parameters(parameters)
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import Timing, timing
 
@@ -69,11 +69,6 @@ class Solution:
     candidates: int
 
 
-def require_objective(objective: str) -> None:
-    if objective not in OBJECTIVES:
-        raise InputError(f"objective is {objective!r}; expected one of {OBJECTIVES}")
-
-
 def legal_candidates(machine: PipelineMachine) -> Candidates:
     """Every tile that the accumulators hold, with every ring that shared memory holds.
 
@@ -110,7 +105,7 @@ def solve_exact(
     Ties go to the smaller ring, then to the taller and the narrower tile. `allowed` marks the candidates that
     a kernel family offers. Raises InputError for an empty space.
     """
-    require_objective(objective)
+    require_one_of(f"objective is {objective!r}", objective, OBJECTIVES)
     candidates = legal_candidates(machine)
     if allowed is not None:
         mask = allowed(candidates)

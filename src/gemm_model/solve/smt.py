@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from gemm_model.core.errors import InputError, importing
+from gemm_model.core.errors import InputError, importing, require_one_of
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import Number, PipelineKernel, PipelineMachine, Workload, workload
-from gemm_model.solve.exact import Choice, require_objective
+from gemm_model.solve.exact import OBJECTIVES, Choice
 
 DEFAULT_TIMEOUT_S = 60.0
 TIMES = ("load_a", "load_b", "math", "last_load_a", "last_load_b", "latency", "extra")
@@ -50,7 +50,7 @@ def solve_smt(
     Only for consumers 'single', the paper's schedule. Raises InputError where no tile is legal or where the
     time ran out before the first one was found, MissingExtraError without Z3.
     """
-    require_objective(objective)
+    require_one_of(f"objective is {objective!r}", objective, OBJECTIVES)
     if machine.consumers != "single":
         raise InputError(
             f"consumers {machine.consumers}; the SMT encoding covers the paper's schedule, consumers single"

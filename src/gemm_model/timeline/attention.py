@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import Prediction
 from gemm_model.pipeline.machine import PS_PER_US
-from gemm_model.timeline.simulator import Barrier, Clock, Span, Timeline, Warp
+from gemm_model.timeline.simulator import Barrier, Clock, Span, Timeline, Warp, stages_taken
 
 _CAUSES = {"softmax": "scores", "exponentials": "the SFU", "correction": "outputs"}
 MOST_BLOCKS = 256
@@ -165,11 +165,9 @@ def simulate_kernel(
     ]
     drawn.sort(key=lambda span: (span.start, span.end))
     freed = {span.step: span.end for span in drawn if span.kind == "qk"}
-    changes = [(span.start, 1) for span in drawn if span.kind == "load_k"]
-    changes = sorted(changes + [(end, -1) for end in freed.values()])
-    times, steps = zip(*changes, strict=True)
-    taken, end = tuple(zip(times, accumulate(steps), strict=True)), max(span.end for span in drawn)
-    timeline = Timeline(spans=tuple(drawn), occupancy=taken, end=end, stages=rings)
+    taken = stages_taken((span.start for span in drawn if span.kind == "load_k"), freed.values())
+    end = max(span.end for span in drawn)
+    timeline = Timeline(spans=tuple(drawn), occupancy=tuple(taken), end=end, stages=rings)
     return timeline, int(blocks[row]), prediction
 
 

@@ -12,10 +12,10 @@ one SM is simulated, and the others are copies of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from gemm_model.core.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, StepTimes, Workload
@@ -146,17 +146,14 @@ class _Sm:
     work: Workload
     clock: Clock
     spans: list[Span] = field(default_factory=list)
-    taken: int = 0
     occupancy: list[tuple[float, int]] = field(default_factory=list)
     full: list[Barrier] = field(default_factory=list)
     empty: list[Barrier] = field(default_factory=list)
-    loading: list[int] = field(default_factory=list)
 
     def new_ring(self) -> None:
         stages = int(self.work.stages)
         self.full = [Barrier(2) for _ in range(stages)]
         self.empty = [Barrier(1) for _ in range(stages)]
-        self.loading = [0] * stages
 
     def times(self, wave: int, step: int) -> StepTimes:
         tail, last = wave == int(self.work.waves), step == int(self.work.steps)
@@ -177,21 +174,17 @@ class _Sm:
         )
         return length
 
-    def take(self, slot: int, phase: int) -> None:
-        # A stage is taken from the first of its two loads on.
-        if self.loading[slot] == phase:
-            self.loading[slot] += 1
-            self._occupied(1)
-
-    def release(self, slot: int) -> None:
-        self.empty[slot].arrive(self.clock)
-        self._occupied(-1)
-
-    def _occupied(self, change: int) -> None:
-        self.taken += change
-        if self.occupancy and self.occupancy[-1][0] == self.clock.now:
-            self.occupancy.pop()
-        self.occupancy.append((self.clock.now, self.taken))
+    def run(self) -> None:
+        """Run the warps that were started; notes how many stages of their ring were taken."""
+        first = len(self.spans)
+        self.clock.run()
+        # A stage is taken from the first of its two loads on, until its math has ended.
+        taken: dict[tuple[int, int], float] = {}
+        for span in self.spans[first:]:
+            if span.kind.startswith("load"):
+                taken.setdefault((span.wave, span.step), span.start)
+        freed = [span.end for span in self.spans[first:] if span.kind == "math"]
+        self.occupancy += stages_taken(taken.values(), freed)
 
     def producer(self, warp: str, operands: str, first_wave: int, last_wave: int) -> Warp:
         """A DMA warp that loads the tiles of some operands for all k tiles of some waves."""
@@ -207,7 +200,6 @@ class _Sm:
                 since = self.clock.now
                 yield empty[slot], phase
                 self.waited(warp, since, "a free stage", wave, step, slot)
-                self.take(slot, phase)
                 for operand in operands:
                     length = float(times.load_a if operand == "a" else times.load_b)
                     yield self.busy(warp, f"load_{operand}", length, wave, step, slot)
@@ -223,7 +215,13 @@ class _Sm:
             yield full[slot], phase + 1
             self.waited(warp, since, "loaded data", wave, step, slot)
             yield self.busy(warp, "math", float(self.times(wave, step).math), wave, step, slot)
-            self.release(slot)
+            self.empty[slot].arrive(self.clock)
+
+
+def stages_taken(taken: Iterable[float], freed: Iterable[float]) -> list[tuple[float, int]]:
+    """(time, stages taken from then on) of a ring, from the times at which stages are taken and freed."""
+    times, changes = zip(*sorted([*((at, 1) for at in taken), *((at, -1) for at in freed)]), strict=True)
+    return list(dict(zip(times, accumulate(changes), strict=True)).items())
 
 
 def simulate(work: Workload, machine: PipelineMachine) -> Timeline:
@@ -263,10 +261,9 @@ def _restarting(sm: _Sm) -> float:
     epilogue = float(sm.work.epilogue)
     for wave in range(1, int(sm.work.waves) + 1):
         sm.new_ring()
-        sm.taken = 0
         _start_producers(sm, wave, wave)
         sm.clock.resume(sm.mainloop("consumer", wave, 0))
-        sm.clock.run()
+        sm.run()
         stored_from = sm.clock.now
         if not sm.machine.counts_last_math:
             stored_from = next(span.start for span in reversed(sm.spans) if span.kind == "math")
@@ -299,5 +296,5 @@ def _persistent(sm: _Sm) -> float:
     _start_producers(sm, 1, waves)
     for number in range(consumers):
         sm.clock.resume(consumer("consumer" if consumers == 1 else f"consumer {number + 1}", number + 1))
-    sm.clock.run()
+    sm.run()
     return sm.clock.now

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gemm_model.config import read_toml
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.page.content import Fact, Figure, Page
+from gemm_model.timeline import simulator
 from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.simulator import Span, Timeline
 from gemm_model.timeline.trace import RING, Trace
@@ -89,15 +89,13 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
     )
 
 
-def stages_taken(ring: pd.DataFrame) -> list[tuple[float, float]]:
+def stages_taken(ring: pd.DataFrame) -> list[tuple[float, int]]:
     """Times [us] at which stages of a ring are taken or freed, and how many are taken from then on."""
-    changes = np.concatenate([np.ones(len(ring) // 2), -np.ones(len(ring) // 2)])
-    times = np.concatenate(
-        [ring[ring["activity"] == "load"]["start_us"], ring[ring["activity"] == "mma"]["end_us"]]
+    taken, freed = (
+        ring.loc[ring["activity"] == activity, column].round(DIGITS_OF_US)
+        for activity, column in (("load", "start_us"), ("mma", "end_us"))
     )
-    # A stage that is freed and taken at one time counts once: releases go first.
-    order = np.lexsort((changes, np.round(times, DIGITS_OF_US)))
-    return list(zip(times[order].tolist(), np.cumsum(changes[order]).tolist(), strict=True))
+    return simulator.stages_taken(taken, freed)
 
 
 def _where(row: Mapping[Any, Any]) -> str:
