@@ -5,6 +5,7 @@ import pytest
 from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, predict
 from gemm_model.attention.kernels import candidates, refusal, resolved, smem_bytes
 from gemm_model.core.gpu import load_gpu
+from tests.cases import cases
 
 GPU = load_gpu("h200")
 
@@ -18,17 +19,7 @@ def _scores(problem):
     return count
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "batch=2 full heads=3 seq_q=17 seq_kv=40 head_dim=64",
-        "causal heads=3 seq_q=17 seq_kv=40 head_dim=64",
-        "causal heads=4 kv_heads=2 seq_q=33 head_dim=192 head_dim_v=128",
-        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=7",
-        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=30",
-        "causal heads=3 seq_q=50 seq_kv=60 head_dim=64 window=1000",
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_flop_counts_the_scores_that_the_mask_leaves"))
 def test_flop_counts_the_scores_that_the_mask_leaves(words):
     problem = AttentionProblem.parse(words)
     each = problem.batch * problem.heads * 2 * (problem.head_dim + problem.head_dim_v)
@@ -50,19 +41,7 @@ def test_lengths_give_batch_and_longest():
     assert (problem.batch, problem.seq_q, problem.seq_kv) == (3, 10, 50)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("causal heads=32 kv_heads=7 seq_q=4 head_dim=64", "expected a multiple of the 7 kv_heads"),
-        ("full heads=32 seq_q=4 head_dim=64 window=9", "window is 9 without causal"),
-        ("causal heads=32 seq_q=9 seq_kv=4 head_dim=64", "seq_q is 9 with causal; expected at most"),
-        ("heads=32 seq_q=9 head_dim=64", "names 0 masks; expected full or causal"),
-        ("full heads=32 head_dim=64", "attention lacks seq_q="),
-        ("full heads=32 seq_q=9 head_dim=64 head_dim=64", "the word head_dim twice"),
-        ("full heads=32 seq_q=nine head_dim=64", "the word 'seq_q=nine'"),
-        ("full heads=32 seq_q=9 head_dim=64 dtype=int8", "in_dtype is int8"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_problems_are_told_in_a_sentence"))
 def test_bad_problems_are_told_in_a_sentence(words, sentence):
     with pytest.raises(InputError, match=sentence.replace("(", "\\(")):
         AttentionProblem.parse(words)

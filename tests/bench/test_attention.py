@@ -8,15 +8,10 @@ torch = pytest.importorskip("torch")
 
 from gemm_model.bench import attention
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
+from tests.cases import cases
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "full batch=3 heads=4 kv_heads=2 seq_q=20 seq_kv=50 head_dim=64",
-        "causal heads=4 seq_q=30 head_dim=64 head_dim_v=32",
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_reference_agrees_with_torch_and_sees_a_wrong_row"))
 def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words):
     problem = AttentionProblem.parse(words)
     tensors = attention.Tensors.of(problem, "cpu")

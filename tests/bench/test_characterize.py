@@ -17,6 +17,7 @@ from gemm_model.cli import main
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping, load_gpu
+from tests.cases import cases
 
 CARD, PASS = yaml.safe_load(Path(__file__).with_name("characterized.yaml").read_text()).values()
 READINGS = Readings(**PASS)
@@ -96,16 +97,7 @@ def test_the_table_holds_every_parameter():
     assert [row["value"] for row in rows] == [127.87, 680.04]
 
 
-@pytest.mark.parametrize(
-    ("card", "name"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100_sxm"),
-        ("NVIDIA B200", "b200_sxm"),
-        ("NVIDIA L40S", "l40s"),
-        ("NVIDIA GeForce RTX 4090", "rtx_4090"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_base_is_found_by_name"))
 def test_the_base_is_found_by_name(card, name):
     assert base_gpu(card, {each: load_gpu_mapping(each) for each in gpu_names()}) == name
 

@@ -14,6 +14,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from tests.bench import fakes
 from tests.bench.test_runner import arguments, measured, write_sizes
+from tests.cases import cases
 
 L2_BYTES = 60e6
 
@@ -80,16 +81,7 @@ def row(**chain):
     return Row(kernel="quack", problem=problem, config=config, regime="graph", l2="rotated", chain=own)
 
 
-@pytest.mark.parametrize(
-    "chain",
-    [
-        {},
-        {"rotation": 3},
-        {"partner": "rmsnorm", "settled": True},
-        {"partner": "64x512x256", "rotation": 1},
-        {"paired": True},
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_row_is_read_back_as_it_was_written"))
 def test_a_row_is_read_back_as_it_was_written(chain):
     cells = {name: str(value) for name, value in row(**chain).columns().items()}
     assert row_from_columns(cells) == row(**chain)

@@ -23,6 +23,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 
@@ -166,15 +167,7 @@ def test_swizzles_share_a_kernel_and_tiles_do_not():
     assert provider.kernel_key(problem, configs[0]) == provider.kernel_key(other_size, configs[0])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "capability", "reason"),
-    [
-        ("fp32", (9, 0), "fp32"),
-        ("nvfp4", (9, 0), "block-scaled"),
-        ("bf16", (8, 0), "compute capability 8.0"),
-        ("mxfp6", (10, 0), "block-scaled"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_cannot_run_is_said"))
 def test_what_cannot_run_is_said(dtype, capability, reason):
     assert reason in quack.QuackProvider().unsupported(
         GemmProblem.of(128, 128, 128, dtype, "bf16"), capability
@@ -191,16 +184,7 @@ def architectures(object_file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("capability", "dtype", "schedule", "fast"),
-    [
-        ((9, 0), "bf16", "pingpong", False),
-        ((9, 0), "fp8", "cooperative", True),
-        ((10, 0), "nvfp4", "2cta", False),
-        ((10, 0), "mxfp8", "cooperative", False),
-        ((12, 0), "bf16", "pingpong", False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_kernels_compile_without_a_gpu"))
 def test_kernels_compile_without_a_gpu(monkeypatch, tmp_path, capability, dtype, schedule, fast):
     monkeypatch.setattr(quack_cache, "CACHE_DIR", str(tmp_path))
     for variable in ("QUACK_ARCH", "CUTE_DSL_ARCH"):

@@ -19,6 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.processes import local_processes
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
+from tests.cases import cases
 from tests.made_rows import H200, QUACK, rows_made_by
 from tests.typed_numbers import VALUES, calibration_file, numbers
 
@@ -179,14 +180,7 @@ def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
         load_tables([warm], H200, QUACK)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "no such file"),
-        ("n,k\n1,1\n", "column 'm' is missing"),
-        ("m,n,k\n64,x,64\n", "line 2, column n: 'x'; expected a whole number"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_list_that_cannot_be_held_out_is_refused_before_any_fit"))
 def test_a_list_that_cannot_be_held_out_is_refused_before_any_fit(tmp_path, gemm_model, text, words):
     listed = tmp_path / "list.csv"
     if text is not None:

@@ -49,6 +49,10 @@ def test_why_not_finds_a_kernel_of_a_named_family():
     found = ANY.why_not(problem, "128x128,swizzle=8,kernel=triton")
     assert f": {alone_us} us" in found
     assert "kernel=triton" in found
+    # Where no family is named, the fastest of such kernels is compared.
+    alone = [ranker.why_not(problem, "128x128").partition(": ")[2] for ranker in ALONE.values()]
+    fastest_us = min(float(text.partition(" us")[0]) for text in alone)
+    assert f": {fastest_us:.2f} us" in ANY.why_not(problem, "128x128")
     reason = ALONE["triton"].why_not(problem, "128x128,kernel=quack")
     assert reason.endswith("no quack kernels are ranked; expected one of triton")
 

@@ -96,6 +96,9 @@ def test_why_not_says_place_loss_and_limiter():
     assert f"{single.runtime_us:.2f} us" in text
     assert f"{100 * (single.runtime_us / best.runtime_us - 1):.1f} % more" in text
     assert "limited by LOAD" in text
+    every = [choice.prediction.runtime_us for choice in RANKER.rank(PROBLEM, 100_000)]
+    faster = sum(time_us < single.runtime_us - 1e-6 for time_us in every)
+    assert f"is number {faster + 1} of {len(every)} kernels" in text
 
 
 def test_why_not_of_an_illegal_kernel_gives_the_reason_of_feasibility():

@@ -12,6 +12,7 @@ from gemm_model.config import CONFIG_DIR, load_config, resolve_config
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import load_settings
+from tests.cases import cases
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -88,15 +89,7 @@ def test_no_limit_is_a_number_where_it_means_something():
     assert parse_yaml("a: .inf", "here", infinite=True) == {"a": math.inf}
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("power_cap_w: yes", "power_cap_w is 'yes'; expected a number"),
-        ("sm_clk_mhz: ${nosuch}", r"sm_clk_mhz is '\${nosuch}'; expected a number"),
-        ("l2_bytes: null", "l2_bytes is None; expected a number"),
-        ("sources: {a: 1}", r"sources\.a is 1; expected a text"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_gpu_of_wrong_values_is_refused"))
 def test_a_gpu_of_wrong_values_is_refused(tmp_path, line, sentence):
     key = line.partition(":")[0]
     lines = (CONFIG_DIR / "gpu" / "v100_sxm2.yaml").read_text().splitlines()

@@ -31,6 +31,7 @@ from gemm_model.fleet import cluster, journal
 from gemm_model.fleet.stream import Stream
 from gemm_model.fleet.sweep import cards_of, crew_of
 from tests.bench import fakes
+from tests.cases import cases
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.xdist_group("fleet")
@@ -543,13 +544,7 @@ def test_developers_logs_of_messages_are_not_kept(client):
     assert [len(log) for log in logs] == [0] * len(logs)
 
 
-@pytest.mark.parametrize(
-    ("where", "sentence"),
-    [
-        ("moon", "--cluster is 'moon'; expected local, a scheduler's address"),
-        ("tcp://127.0.0.1:9", "no scheduler answers"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_cluster_that_is_not_there_is_said_in_a_sentence"))
 def test_a_cluster_that_is_not_there_is_said_in_a_sentence(
     where, sentence, tmp_path, gemm_model, monkeypatch
 ):
@@ -562,14 +557,7 @@ def test_a_cluster_that_is_not_there_is_said_in_a_sentence(
     assert len(found.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("system: cray\n", "system is 'cray'; expected one of slurm, pbs, lsf, sge"),
-        ("system: slurm\njobs: 0\n", "jobs is 0; expected a positive whole number"),
-        ("system: slurm\ncards: 2\n", "unknown key 'cards'"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_batch_jobs_that_cannot_be_are_said_in_a_sentence"))
 def test_batch_jobs_that_cannot_be_are_said_in_a_sentence(tmp_path, text, sentence):
     path = tmp_path / "cluster.yaml"
     path.write_text(text)

@@ -6,6 +6,7 @@ from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import swapped
 from gemm_model.integrations.flashinfer import rounded_up, write_tuning_cache
+from tests.cases import cases
 
 PROBLEMS = [GemmProblem.of(500, 1160, 4096, kind) for kind in ("nvfp4", "mxfp4", "mxfp8")]
 """FlashInfer tunes for 512 rows; scales come for 128 columns each: 1280."""
@@ -74,15 +75,7 @@ def test_flashinfer_takes_from_the_file_what_it_would_tune(tmp_path, monkeypatch
     assert tuner.choose_one("mxfp8_gemm", *given)[1] != -1
 
 
-@pytest.mark.parametrize(
-    ("sizes", "kind", "gpu", "words"),
-    [
-        ((512, 4096, 4096), "nvfp4", "h200", "do not run on h200; expected sm100 or sm103"),
-        ((512, 4096, 4096), "bf16", "b200_sxm", "do not multiply 512x4096x4096 so; expected nvfp4"),
-        ((512, 4092, 4096), "nvfp4", "b200_sxm", "n of whole 8s"),
-        ((512, 4096, 4064), "nvfp4", "b200_sxm", "k of whole 4 scales"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_flashinfer_does_not_multiply_is_refused"))
 def test_what_flashinfer_does_not_multiply_is_refused(tmp_path, sizes, kind, gpu, words):
     with pytest.raises(InputError, match=words):
         write_tuning_cache(tmp_path / "tuned.json", [GemmProblem.of(*sizes, kind)], gpu)

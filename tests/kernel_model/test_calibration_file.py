@@ -176,14 +176,7 @@ def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     assert predicted(H200, calibration=path).runtime_us == own.runtime_us
 
 
-@pytest.mark.parametrize(
-    ("gpu", "changes", "words", "way"),
-    [
-        ("h100_sxm", {}, "calibration of h100_sxm:quack borrowed from h200:quack", "other_gpu"),
-        ("h200", {"family": "cublas"}, "calibration of h200:quack borrowed from h200:cublas", "other_family"),
-        ("b200_sxm", {}, "calibration of b200_sxm:quack borrowed from h200:quack", "other_architecture"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_borrowed_calibration_is_named_with_what_borrowing_cost"))
 def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, way):
     found = predicted(load_gpu(gpu), calibration=calibration(**changes))
     assert words in found.caveats
@@ -255,32 +248,10 @@ def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
     assert found(float, lambda value: np.full(3, value)) == [expected] * 3
 
 
-def without_number(values):
-    del values["numbers"]["dram.efficiency"]
-
-
-def without_class(values):
-    values["numbers"]["launch.kernel_us"]["value"] = {"fp8": 3.0}
-    values["numbers"]["l2.efficiency"]["value"] = {"fp16": 0.8, "fp8": 0.8}
-
-
-def number(**changes):
-    return lambda values: values["numbers"]["launch.kernel_us"].update(changes)
-
-
-def top(**changes):
-    return lambda values: values.update(changes)
-
-
-def timeline(name, value, unit="us"):
-    entry = {"value": value, "unit": unit, "source": ""}
-    return lambda values: values["timeline"].update({name: entry})
-
-
 def test_numbers_of_timelines_are_read_from_the_file_and_leave_the_runtime_alone(tmp_path):
     values = as_mapping(calibration())
     assert values["timeline"]["prologue_us"]["value"] == 0.5
-    timeline("drain_us", 0.25)(values)
+    values["timeline"]["drain_us"] = {"value": 0.25, "unit": "us", "source": ""}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
     found = load_calibration(tmp_path / "c.yaml")
     assert (found.within_phases.prologue_us, found.within_phases.drain_us) == (0.5, 0.25)
@@ -293,52 +264,15 @@ def test_numbers_of_timelines_are_read_from_the_file_and_leave_the_runtime_alone
 BANDS = {"tiny": 0.1, "memory_bound": 0.1, "few_waves": 0.1, "many_waves": 0.1, "split_k": 0.2}
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (top(version=2), "format version 2; expected 4: run gemm-model calibrate again"),
-        (top(version="x"), "format version 'x'; expected 4"),
-        (lambda values: values.pop("family"), "missing key 'family'"),
-        (top(family="nonsense"), "family 'nonsense'; expected one of quack"),
-        (top(gpu=None), "gpu is None; expected a text"),
-        (top(architecture=[]), "architecture is []; expected a text"),
-        (top(colour="red"), "unknown key 'colour'; expected one of version, gpu"),
-        (top(numbers=[1]), "numbers is [1]; expected a mapping"),
-        (top(kinds=[]), "kinds is []; expected some of"),
-        (top(fitted_to=7), "fitted_to is 7; expected a mapping"),
-        (top(timeline=7), "timeline is 7; expected a mapping"),
-        (timeline("drain", 0.1), "timeline: unknown number 'drain'; expected one of prologue_us"),
-        (timeline("drain_us", 0.1, unit="ms"), "timeline.drain_us: unit 'ms'; expected 'us'"),
-        (timeline("drain_us", -0.1), "timeline: number drain_us is -0.1; expected 0 to 1 us"),
-        (without_number, "fp16: number dram.efficiency is missing"),
-        (without_class, "launch.kernel_us: no value for fp16"),
-        (top(error_band={"fp16": {**BANDS, "tiny": math.nan}}), "error_band.fp16.tiny is nan"),
-        (top(error_band={"fp16": {"tiny": 0.1}}), "error_band of fp16"),
-        (top(error_band={"fp16": {**BANDS, "tiny": -0.5}}), "expected a share for each of tiny"),
-        (top(error_band={"fp17": BANDS}), "rate class 'fp17'"),
-        (number(unit="ms"), "launch.kernel_us: unit 'ms'; expected 'us'"),
-        (
-            number(value={"fp16": 900.0, "fp8": 3.0}),
-            "number launch.kernel_us is 900.0; expected 0.5 to 12 us",
-        ),
-        (number(value={"fp16": math.inf, "fp8": 3.0}), "launch.kernel_us.value.fp16 is inf"),
-        (
-            number(value={"fp16": "fast", "fp8": 3.0}),
-            "launch.kernel_us: value.fp16 is 'fast'; expected a number",
-        ),
-        (number(value={"fp17": 3.0}), "rate class 'fp17'"),
-        (number(interval={"fp16": "wide"}), "launch.kernel_us: interval.fp16 is 'wide'; expected a number"),
-        (number(interval={"fp16": math.nan}), "launch.kernel_us.interval.fp16 is nan"),
-        (number(interval={"fp16": -1.0}), "expected a half-width of 0 or more"),
-        (number(interval={"fp17": 1.0}), "rate class 'fp17'"),
-        (number(interval="3"), "launch.kernel_us: interval is '3'; expected a number"),
-        (number(colour="red"), "launch.kernel_us: unknown key 'colour'; expected one of value, unit"),
-        (lambda values: values["numbers"].update({"lunch.us": {}}), "lunch.us: unknown number"),
-    ],
-)
-def test_a_file_that_is_no_calibration_is_refused_in_one_sentence(tmp_path, gemm_model, change, words):
-    values = as_mapping(calibration())
-    change(values)
+@pytest.mark.parametrize(*cases(__file__, "test_a_file_that_is_no_calibration_is_refused_in_one_sentence"))
+def test_a_file_that_is_no_calibration_is_refused_in_one_sentence(tmp_path, gemm_model, place, value, words):
+    *path, name = place
+    inner = values = as_mapping(calibration())
+    for part in path:
+        inner = inner[part]
+    inner[name] = list(value) if isinstance(value, tuple) else value
+    if value == "gone":
+        del inner[name]
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(values))
     outcome = gemm_model(*PREDICT, f"model_opts.calibration={path}")

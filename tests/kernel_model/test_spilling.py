@@ -31,14 +31,7 @@ def test_clocks_of_a_k_tile():
     assert spilled_clk(two, 4.0, numbers().spilling) == pytest.approx(640 * 2**0.5 + 150)
 
 
-@pytest.mark.parametrize(
-    ("config", "registers"),
-    [
-        ({"cta_m": 128, "cta_n": 256}, 137),
-        ({"cta_m": 256, "cta_n": 128}, 64),
-        ({"cta_m": 128, "cta_n": 96}, 0),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_spills_goes_through_l2"))
 def test_what_spills_goes_through_l2(config, registers):
     """At 2 bytes of L2's work for each of the 4 bytes of a register, of the 256 threads of two warpgroups."""
     found = found_of(row(dtype="fp8", **config))

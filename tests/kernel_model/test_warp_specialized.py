@@ -15,6 +15,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.feasibility import check
+from tests.cases import cases
 
 MODEL = "KernelModel"
 H200 = load_gpu("h200")
@@ -82,21 +83,7 @@ def test_a_better_gpu_is_never_slower(pair, factor):
         assert runtime(*pair, gpu) <= before * (1 + 1e-5)
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        "launch",
-        "tensor",
-        "port",
-        "latency",
-        "epilogue",
-        "l2",
-        "dram",
-        "whole_waves",
-        "spilling",
-        "edge_tiles",
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_kernel_without_a_mechanism_is_not_slower"))
 def test_a_kernel_without_a_mechanism_is_not_slower(mechanism):
     for shape in ((16, 7168, 2048), (4096, 7168, 2048), (1000, 3000, 520)):
         problem = GemmProblem.of(*shape)

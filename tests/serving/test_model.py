@@ -17,6 +17,7 @@ from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.residual import predicted
 from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
+from tests.cases import cases
 
 H200, NUMBERS = load_gpu("h200"), room_numbers("serving")
 SMALL = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
@@ -167,15 +168,7 @@ def judged():
     return {gpu: judged_on(gpu) for gpu in ("h200", "h100_sxm")}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "kernel", "mape", "choice"),
-    [
-        ("h200", "triton_moe", 0.06, 0.985),
-        ("h200", "triton_block_fp8", 0.07, 0.98),
-        ("h100_sxm", "triton_moe", 0.045, 0.985),
-        ("h100_sxm", "triton_block_fp8", 0.09, 0.98),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_models_and_a_card_that_are_held_out"))
 def test_models_and_a_card_that_are_held_out(judged, gpu, kernel, mape, choice):
     rows = judged[gpu][judged[gpu].kernel == kernel]
     assert (rows.predicted_us / rows.runtime_us - 1).abs().mean() < mape

@@ -203,7 +203,7 @@ def _undominated(cost: FloatArray) -> IntArray:
     kept: list[int] = []
     for column in order:
         entries = cost[:, column]
-        if not kept or not (cost[:, kept] <= entries[:, None]).all(axis=0).any():
+        if not (cost[:, kept] <= entries[:, None]).all(axis=0).any():
             kept.append(int(column))
     return np.sort(np.array(kept))
 
