@@ -72,7 +72,9 @@ def test_the_choice_is_the_best_in_the_mean():
     assert ranking.candidates == ranking.kernels * 5  # each in five swizzles
     best_us, *others_us = [choice.expected.mean_us for choice in found]
     other_us = next(time_us for time_us in others_us if time_us > best_us)
-    assert f" takes {other_us:.2f} us in the mean, {100 * (other_us / best_us - 1):.1f}% more" in ranking.reason
+    assert (
+        f" takes {other_us:.2f} us in the mean, {100 * (other_us / best_us - 1):.1f}% more" in ranking.reason
+    )
     assert [choice.rank for choice in found] == [1, 2, 3, 4, 5]
     mean_us = [choice.expected.mean_us for choice in found]
     assert mean_us == sorted(mean_us)
