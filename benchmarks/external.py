@@ -136,7 +136,8 @@ def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
     if tile is not None:
         extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
         return calls.assign(kernel=known.family, **extents, cluster_m=1, cluster_n=1)
-    best = rank_table(calls, Ranker(gpu, family=known.family, options=known.options)).reset_index(drop=True)
+    ranker = Ranker(gpu, family=known.family, options=known.options)
+    best = rank_table(calls, ranker, own=known.own_choice).reset_index(drop=True)
     return best.assign(mma_m=pd.to_numeric(best["cta_m"]) * np.where(best["schedule"] == "2cta", 2, 1))
 
 

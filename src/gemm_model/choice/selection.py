@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, fastest
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
-from gemm_model.core.batch import BoolArray, IntArray
+from gemm_model.core.batch import BoolArray, IntArray, numbers_of
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
@@ -158,6 +158,7 @@ class Ranker:
             raise InputError(f"{model} predicts the same time for every tile; expected a model that needs it")
         self._spaces: dict[tuple[GemmProblem, tuple[str, ...]], _Spaces] = {}
         self.rank = lru_cache(CACHED_RANKINGS)(self._rank)
+        self.picked = lru_cache(CACHED_RANKINGS)(self._picked)
 
     def of_family(self, family: str) -> Ranker:
         """A ranker of another family's kernels with the same settings."""
@@ -254,6 +255,14 @@ class Ranker:
     def best(self, problem: GemmProblem) -> tuple[Candidate, Prediction]:
         """The fastest kernel alone, without its ties and runner-up. Raises InputError if there is none."""
         return fastest(self.model, self._contenders(problem, self.spaces(problem)), 1, ties=False).chosen[0]
+
+    def _picked(self, problem: GemmProblem) -> tuple[Candidate, Prediction]:
+        """The kernel that the library chooses by itself: the fastest one, of the card for which it chooses."""
+        card = as_gpu(self.heuristic_choice.chosen_on.get(self.gpu.architecture, self.gpu))
+        if card.name == self.gpu.name or not card.multiplies(problem.a_dtype):
+            return self.best(problem)
+        candidate, _ = _kept_ranker(card.name, self._model_name, self.names[0], None, ()).best(problem)
+        return candidate, self.model.predict_row(numbers_of(problem, candidate.config))
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order. Raises InputError if there is none."""

@@ -34,7 +34,7 @@ def problems_of_table(frame: pd.DataFrame) -> list[GemmProblem]:
 
 
 def rank_table(
-    frame: pd.DataFrame, ranker: Ranker, advance: Callable[[int], None] = lambda _: None
+    frame: pd.DataFrame, ranker: Ranker, advance: Callable[[int], None] = lambda _: None, own: bool = False
 ) -> pd.DataFrame:
     """The best candidate for each row of a table of problems (columns: `problems_of_table`).
 
@@ -42,11 +42,11 @@ def rank_table(
     `predicted_us`, `limiter` and, where the model has one, `error_band`; without what it said of another
     kernel and of its measurement.
 
-    `advance` gets the number of rows done. `attrs["notes"]` of the result ends with the predictions' caveats.
+    `own`: what the library chooses by itself. `advance` gets the number of rows done. `attrs["notes"]` of the result ends with the predictions' caveats.
     """
     types, best = _with_types(frame), []
     for problem in problems_of_table(types):
-        best.append(ranker.best(problem))
+        best.append(ranker.picked(problem) if own else ranker.best(problem))
         advance(1)
     kept = types.drop(columns=[name for name in types if name in KNOWN and name not in PROBLEM_COLUMNS])
     result = pd.concat([kept, pd.DataFrame(list(_rows(best, ranker)), index=frame.index)], axis=1)

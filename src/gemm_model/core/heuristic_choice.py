@@ -174,6 +174,8 @@ class HeuristicChoice:
     """What it makes of the time of one [1]."""
     error_band: float | None = None
     """Of its time then, relative; None where none was measured."""
+    chosen_on: Mapping[str, str] = field(default_factory=dict)
+    """By architecture without kernels of its own, the card for which it chooses."""
     choice_band: float = 0.0
     """Relative error of the time of 90 % of calls beyond that of the kernel predicted to be the fastest [1]."""
 

@@ -95,7 +95,7 @@ def fallen_share(rested_us: FloatArray, calls: Any = CALLS, timed: Any = TIMED) 
 def _calls_us(gpu: GpuSpec, sizes: pd.DataFrame, regime: str, advance: Callable[[int], None]) -> FloatArray:
     """The library's call of each size [us]."""
     ranker = Ranker(gpu, family=TORCH_FAMILY, options={"regime": regime})
-    found = rank_table(sizes, ranker, advance)
+    found = rank_table(sizes, ranker, advance, own=True)
     fastest_us, limiter = found["predicted_us"].to_numpy(np.float64), found["limiter"].to_numpy()
     return np.array(ranker.heuristic_choice.time_us(fastest_us, limiter), np.float64)
 

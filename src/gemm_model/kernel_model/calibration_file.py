@@ -278,6 +278,7 @@ def heuristic_choices() -> Mapping[str, HeuristicChoice]:
             share=float(entry["share"]),
             half_us=float(entry.get("half_us", math.inf)),
             choice_band=float(entry.get("choice_band", 0.0)),
+            chosen_on=entry.get("chosen_on", {}),
             shares=entry.get("shares", {}),
             copying={way: Copying(**found) for way, found in entry.get("copying", {}).items()},
             earlier={kernel: EarlierKernel(**found) for kernel, found in entry.get("earlier", {}).items()},

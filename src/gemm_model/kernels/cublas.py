@@ -74,9 +74,10 @@ def offers_sm100_tile(batch: GemmBatch) -> Flags:
 
 
 WMMA_EXTENTS = (16, 32)
-"""Extents of cuBLAS's square wmma tiles before Hopper [elements]; k tiles of 128 in rings of two stages; names
-in published profiles: `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`, 32x32_128x2."""
-WMMA_K, WMMA_STAGES = 128, 2
+"""Extents of cuBLAS's square wmma tiles before Hopper [elements]; k tiles of 128 in rings of two stages, of other
+tiles 32 besides; names in published profiles: `cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8`,
+32x32_128x2, `cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_32x6_nn_align8`."""
+WMMA_K, WMMA_STAGES, HALF_K = 128, 2, 32
 
 
 def in_multistage_names(batch: GemmBatch) -> Flags:
@@ -87,6 +88,7 @@ def in_multistage_names(batch: GemmBatch) -> Flags:
     wmma = batch.cta_m <= max(WMMA_EXTENTS)
     narrow = (batch.cta_m == batch.cta_n) & (batch.cta_k == WMMA_K) & (batch.stages == WMMA_STAGES)
     wide = (batch.cta_n > max(WMMA_EXTENTS)) & (batch.cta_m * batch.cta_n <= 256 * 128)
-    rest = wide & (batch.cta_k == AUTO) & (batch.stages == AUTO)
+    whole_or_half = (batch.cta_k == AUTO) | ((batch.cta_k == HALF_K) & (batch.a_bits == 16))
+    rest = wide & whole_or_half & (batch.stages == AUTO)
     found: Flags = where(wmma, narrow & (batch.split_k == 1), rest) > 0
     return found
