@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_model.choice.fastest import SAME_TIME, Contenders, fastest
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
-from gemm_model.core.batch import BoolArray, IntArray, numbers_of
+from gemm_model.core.batch import BoolArray, IntArray
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
@@ -257,12 +257,18 @@ class Ranker:
         return fastest(self.model, self._contenders(problem, self.spaces(problem)), 1, ties=False).chosen[0]
 
     def _picked(self, problem: GemmProblem) -> tuple[Candidate, Prediction]:
-        """The kernel that the library chooses by itself: the fastest one, of the card for which it chooses."""
+        """The kernel that the library chooses by itself: the fastest one.
+
+        Where it chooses for another card, the tile that is the fastest there with K whole, then the split here.
+        """
         card = as_gpu(self.heuristic_choice.chosen_on.get(self.gpu.architecture, self.gpu))
         if card.name == self.gpu.name or not card.multiplies(problem.a_dtype):
             return self.best(problem)
-        candidate, _ = _kept_ranker(card.name, self._model_name, self.names[0], None, ()).best(problem)
-        return candidate, self.model.predict_row(numbers_of(problem, candidate.config))
+        there = _kept_ranker(card.name, self._model_name, self.names[0], None, ())
+        whole_k = there._contenders(problem, there.spaces(problem)[:1])
+        config = fastest(there.model, whole_k, 1, ties=False).chosen[0][0].config
+        tile = {name: getattr(config, name) for name in ("cta_m", "cta_n", "cta_k", "stages")}
+        return _fastest_such(self.predictions(problem), tile) or self.best(problem)
 
     def _rank(self, problem: GemmProblem, top_k: int = 8) -> Ranking:
         """The `top_k` fastest kernels, each with its best order. Raises InputError if there is none."""
@@ -306,15 +312,10 @@ class Ranker:
         """
         wanted = parse_description(description)
         every = list(self.predictions(problem))
-        fitting = [
-            (space, candidates[fits], prediction.rows(fits))
-            for space, candidates, prediction in every
-            if len(fits := np.flatnonzero(_matching(space, wanted)[candidates]))
-        ]
-        if not fitting:
+        found = _fastest_such(every, wanted)
+        if found is None:
             return f"{description}: {self._why_illegal(problem, wanted)}"
-        space, candidates, prediction = min(fitting, key=lambda found: float(found[2].runtime_us.min()))
-        index = int(prediction.runtime_us.argmin())
+        candidate, prediction = found
         kernels = [
             of_space.runtime_us.reshape(-1, space.family.space.orders_per_kernel).min(axis=1)
             for space, _, of_space in every
@@ -322,9 +323,9 @@ class Ranker:
         times_us = np.concatenate(kernels)
         best = self.rank(problem, 1).best
         other = Choice(
-            rank=int((times_us < prediction.runtime_us[index] * (1.0 - SAME_TIME)).sum()) + 1,
-            candidate=space.candidate(int(candidates[index])),
-            prediction=prediction.row(index),
+            rank=int((times_us < prediction.runtime_us * (1.0 - SAME_TIME)).sum()) + 1,
+            candidate=candidate,
+            prediction=prediction,
             tie_group=0,
         )
         name = describe(other.candidate, beside=best.candidate)
@@ -391,6 +392,18 @@ def _kept_ranker(
     gpu: GpuSpec | str, model: str, family: str, sms: int | None, settings: tuple[tuple[str, Any], ...]
 ) -> Ranker:
     return Ranker(gpu, model=model, family=family, sms=sms, options=dict(settings))
+
+
+def _fastest_such(
+    every: Iterable[tuple[CandidateSpace, IntArray, BatchPrediction]], wanted: Mapping[str, Any]
+) -> tuple[Candidate, Prediction] | None:
+    """The fastest of some candidates (`Ranker.predictions`) with the wanted fields; None where none has them."""
+    found = []
+    for space, candidates, prediction in every:
+        if len(fits := np.flatnonzero(_matching(space, wanted)[candidates])):
+            place = int(fits[prediction.runtime_us[fits].argmin()])
+            found.append((space.candidate(int(candidates[place])), prediction.row(place)))
+    return min(found, key=lambda each: each[1].runtime_us, default=None)
 
 
 def without_twins(choices: Sequence[Choice], count: int) -> list[tuple[Choice, bool]]:
