@@ -14,11 +14,11 @@ choice of each shape is judged too; with columns kernel_name, batch and empty_ke
 cores. Nothing is fitted to such a table: it is a judge.
 
 What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
-by its own choice of kernel, as `gemm-model torch` does. `--copies 5`: weights rotate through five copies, or
-as many as hold L2's bytes where those are fewer, and the rest is the same from call to call. `--loop`: calls
-follow each other for so long that the power cap acts on the longer ones. `--kernel`
-names, by architecture, the tile that a framework takes instead of choosing, with the depth of its k tile
-where that is not 128 bytes.
+by its own choice of kernel, as `gemm-model torch` does, and to the band by how much frameworks differ.
+`--copies 5`: weights rotate through five copies, or as many as hold L2's bytes where those are fewer, and the
+rest is the same from call to call. `--loop`: calls follow each other for so long that the power cap acts on
+the longer ones. `--kernel` names, by architecture, the tile that a framework takes instead of choosing, with
+the depth of its k tile where that is not 128 bytes.
 
 With `--activations bf16` each call of narrower operands quantizes its activations first, as a framework's
 linear layer does: a kernel that reads them in bf16 and writes them with their scale factors, at DRAM's rate
@@ -67,12 +67,14 @@ OUTPUT_BYTES = 2.0
 QUANTIZED_GB_PER_S = 4781.0
 """Read and written by a kernel that quantizes to nvfp4 [GB/s]; where DRAM is faster; published: 8192 x 8192
 of bf16 in 36 us (flashinfer issue 2496, `nvfp4_quantize --backends cuda`, TensorRT-LLM's kernel)."""
+SPREAD = 0.1
+"""Difference that nine in ten calls of two frameworks stay within, whose builds of the library differ [1]; one card
+and shape; aiconfigurator's tables: -10 to +10 % (5th to 95th percentile)."""
 BIN_NAMES = ("below 10 us", "10 to 30 us", "30 to 100 us", "above 100 us")
 CALLS, TIMED = 13, 6
 """Calls of each copy of the weights in a loop, and the last of them, which are timed [1]: one, three, three in a
 graph, six; collector/trtllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
 NEEDED = ("in_dtype", "m", "n", "k", "runtime_us")
-CALL = ["in_dtype", "m", "n", "k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +133,8 @@ def rotated(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series:
 
 def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
     """The kernel of each call: the one that is told, or the fastest of the family."""
-    calls = frame[CALL].reset_index(drop=True)
-    tile = known.tiles.get(gpu.architecture)
-    if tile is not None:
+    calls = frame[["in_dtype", "m", "n", "k"]].reset_index(drop=True)
+    if tile := known.tiles.get(gpu.architecture):
         extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
         return calls.assign(kernel=known.family, **extents, cluster_m=1, cluster_n=1)
     ranker = Ranker(gpu, family=known.family, options=known.options)
@@ -165,7 +166,7 @@ def judged(frame: pd.DataFrame, gpu: str, known: Known) -> pd.DataFrame:
     if known.own_choice:
         heuristic_choice = heuristic_choices().get(known.family, HeuristicChoice())
         predicted_us = heuristic_choice.time_us(predicted_us.to_numpy(), found["limiter"].to_numpy())
-        found["error_band"] = heuristic_choice.band(pd.to_numeric(found["error_band"]))
+        found["error_band"] = heuristic_choice.band(np.hypot(pd.to_numeric(found["error_band"]), SPREAD))
     if known.activations is not None:
         predicted_us = predicted_us + quantizing_us(found, spec, known.activations)
     return found.assign(predicted_us=predicted_us, runtime_us=pd.to_numeric(frame["runtime_us"]).to_numpy())

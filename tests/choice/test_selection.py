@@ -106,6 +106,16 @@ def test_why_not_of_an_illegal_kernel_gives_the_reason_of_feasibility():
     assert "is not one that" in RANKER.why_not(PROBLEM, "100x128")
 
 
+def test_a_library_takes_the_tile_of_the_card_for_which_it_chooses():
+    # 392 tiles of 128x128 are three waves on an L40S and four on an A100, where two of 256x128 are as short.
+    l40s, problem = Ranker("l40s", family="cublas"), GemmProblem.of(1792, 3584, 5120)
+    picked, fastest = l40s.picked(problem), l40s.best(problem)
+    tiles = [candidate.config.cta_m * candidate.config.cta_n for candidate, _ in (picked, fastest)]
+    assert tiles == [256 * 128, 128 * 128]
+    fp8 = GemmProblem.of(1792, 3584, 5120, "e4m3")  # which an A100 lacks
+    assert l40s.picked(fp8) == l40s.best(fp8)
+
+
 def test_why_not_of_the_winner_says_so():
     name = describe(RANKER.rank(PROBLEM, 1).best.candidate)
     assert "as fast as any" in RANKER.why_not(PROBLEM, name)

@@ -42,7 +42,8 @@ def rank_table(
     `predicted_us`, `limiter` and, where the model has one, `error_band`; without what it said of another
     kernel and of its measurement.
 
-    `own`: what the library chooses by itself. `advance` gets the number of rows done. `attrs["notes"]` of the result ends with the predictions' caveats.
+    `advance` gets the number of rows done; `own` asks for what the library chooses by itself. `attrs["notes"]` of the
+    result ends with the predictions' caveats.
     """
     types, best = _with_types(frame), []
     for problem in problems_of_table(types):
