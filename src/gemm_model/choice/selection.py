@@ -88,7 +88,8 @@ class Ranking:
 
         return pd.DataFrame(
             [
-                {"rank": choice.rank, "ties": choice.tie_group, **_columns(self.problem, self.place, choice)}
+                {"rank": choice.rank, "ties": choice.tie_group}
+                | _columns(self.problem, self.place, choice.candidate, choice.prediction)
                 | {"error_band": choice.prediction.error_band, "limiter": choice.prediction.limiter}
                 for choice in self.choices
             ]
@@ -103,10 +104,12 @@ class Ranking:
         return f"{other} takes {comparison(self.runner_up, self.best)}"
 
 
-def _columns(problem: GemmProblem, place: Mapping[str, str], choice: Choice) -> dict[str, Any]:
+def _columns(
+    problem: GemmProblem, place: Mapping[str, str], candidate: Candidate, found: Prediction
+) -> dict[str, Any]:
     """A problem, where its kernel runs, the kernel and its time, as columns of a table."""
-    kernel = {**kernel_fields(choice.candidate.config), "swap_ab": int(choice.candidate.swap_ab)}
-    return {**problem_fields(problem), **place, **kernel, "predicted_us": choice.prediction.runtime_us}
+    kernel = {**kernel_fields(candidate.config), "swap_ab": int(candidate.swap_ab)}
+    return {**problem_fields(problem), **place, **kernel, "predicted_us": found.runtime_us}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ class Call:
     own_band: float = 0.0
     """What of it no other call has, in squares: of a library its choice of a kernel."""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Of a library's call the problem and its fastest kernel with that one's time, as columns of a table."""
+    """Of a library's call the problem and the kernel that it chooses with that one's time, as columns of a table."""
 
 
 _Spaces: TypeAlias = tuple[tuple[CandidateSpace, ...], tuple[str, ...]]
@@ -176,15 +179,14 @@ class Ranker:
         return {name: value for name, value in found.items() if value is not None}
 
     def call(self, problem: GemmProblem) -> Call:
-        """The call of the family's library: what its heuristic choice takes over its fastest kernel."""
-        best, pick = self.rank(problem, 1).best, self.heuristic_choice_of(problem)
-        found = best.prediction
+        """The call of the family's library: what its heuristic choice takes over the kernel predicted for it."""
+        (candidate, found), pick = self.picked(problem), self.heuristic_choice_of(problem)
         return Call(
             time_us=float(pick.time_us(found.runtime_us, found.limiter)),
             limiter=pick.limiter(found.runtime_us, found.limiter),
             error_band=None if found.error_band is None else float(pick.band(found.error_band)),
             own_band=pick.choice_band,
-            columns=_columns(problem, self.place, best),
+            columns=_columns(problem, self.place, candidate, found),
         )
 
     @property
