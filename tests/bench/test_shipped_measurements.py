@@ -11,7 +11,6 @@ import pytest
 from benchmarks.measured import ROLES, campaigns, kernels_of, path_of, rows_of
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.rows import COLUMNS, PAIR_COLUMNS, TABLE_COLUMNS, row_from_columns
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.gpu import load_gpu
 
 # What a campaign found is the same at each run: a table whose checksum holds has not changed.
@@ -64,7 +63,7 @@ def test_rows_are_right_unique_name_their_card_and_are_not_faster_than_light(gpu
         assert (clock - good["sm_mhz"].astype(float)).abs().max() < 0.01
     card = load_gpu(gpu)
     for row, cells in zip(read, records, strict=True):
-        rate = flop_per_clk_of(row.problem.a_dtype.math_kind, card) * card.sm_count * card.sm_clk_mhz
+        rate = card.flop_per_clk(row.problem.a_dtype.math_kind) * card.sm_count * card.sm_clk_mhz
         assert float(cells["runtime_us"]) > needed_flop(row.problem) / rate
 
 

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.classic_models.ws_persistent import WSPersistentGEMMModel
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.errors import InputError
@@ -105,8 +104,8 @@ def test_types_that_a_card_lacks_are_refused():
     with pytest.raises(InputError, match="has no fp8 math; expected one of"):
         predict(FP8, FP8_CONFIG, "a100_sxm_80gb", "SOLModel")
     with pytest.raises(InputError, match="has no fp8 math; expected one of"):
-        flop_per_clk_of("fp8", load_gpu("a100_sxm_80gb"))
-    assert flop_per_clk_of("fp8", load_gpu("h200")) == 8192
+        load_gpu("a100_sxm_80gb").flop_per_clk("fp8")
+    assert load_gpu("h200").flop_per_clk("fp8") == 8192
 
 
 def test_a_long_table_is_the_same_as_its_chunks():

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from gemm_model import predict, predict_table
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -189,7 +188,7 @@ def test_a_query_that_was_not_measured_is_said():
 
 def test_a_triton_kernel_makes_its_descriptors_first():
     row = numbers_of(PROBLEM, KernelConfig(**SQUARE, kernel="triton"))
-    rate = flop_per_clk_of("fp16", H200)
+    rate = H200.flop_per_clk("fp16")
     triton = family_of("triton", H200)
     made = numbers().without(triton.absent_mechanisms)
     for regime in ("burst", "graph"):

@@ -15,7 +15,6 @@ from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import estimated_row_ms
 from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian, planned
 from gemm_model.calibration.fit import DEFAULT_FREE
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.dtypes import operand_type
@@ -62,7 +61,7 @@ def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tupl
     known = donor.numbers[donor.kind_for(kind)].values()
     family = family_of(donor.family, gpu)
     pairs = [(row.problem, row.config) for row in rows if isinstance(row.config, KernelConfig)]
-    shape = geometry_of(batch_of(pairs), flop_per_clk_of(kind, gpu), gpu, family)
+    shape = geometry_of(batch_of(pairs), gpu.flop_per_clk(kind), gpu, family)
     names = [name for name in DEFAULT_FREE if name.partition(".")[0] in family.mechanisms]
     low, high = (np.array([getattr(NUMBERS[name], end) for name in names]) for end in ("low", "high"))
 

@@ -151,8 +151,6 @@ def _check_plain(value: Any, where: str, place: str, infinite: bool) -> None:
         raise InputError(f"{where}: {place} is {value}; expected a finite number")
     elif isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:
         raise InputError(f"{where}: {place} is a whole number beyond 2^53; expected a smaller one")
-    elif value is not None and not isinstance(value, str | int | float | bool):
-        raise InputError(f"{where}: {place} is a {type(value).__name__}; expected a text or a number")
 
 
 def _reason(error: Exception) -> str:

@@ -245,15 +245,20 @@ class GpuSpec:
         known = element.name in OPERANDS and element.math_kind in self.flop_per_clk_per_sm
         return known and not missing
 
+    def lacking(self, kind: str) -> InputError:
+        """The error of a product whose kind of math the GPU lacks."""
+        known = ", ".join(self.flop_per_clk_per_sm)
+        return InputError(f"{self.words} has no {kind} math; expected one of {known}")
+
+    def flop_per_clk(self, kind: str) -> float:
+        """Peak FLOP per clock of one SM for a kind of math; raises InputError where the GPU lacks it."""
+        if kind not in self.flop_per_clk_per_sm:
+            raise self.lacking(kind)
+        return float(self.flop_per_clk_per_sm[kind])
+
     def flop_per_us(self, kind: str) -> float:
         """Peak FLOP per microsecond of the whole GPU; raises InputError where the GPU lacks the type."""
-        rate = self.flop_per_clk_per_sm.get(kind)
-        if rate is None:
-            known = ", ".join(self.flop_per_clk_per_sm)
-            raise InputError(
-                f"{self.words} has no {kind} math; expected one of {known}, keys of flop_per_clk_per_sm"
-            )
-        return rate * self.sm_count * self.sm_clk_mhz
+        return self.flop_per_clk(kind) * self.sm_count * self.sm_clk_mhz
 
     def known(self, name: str) -> float:
         """The optional number `name`; raises InputError where it is not known of this GPU."""

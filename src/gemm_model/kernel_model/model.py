@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
@@ -231,7 +230,7 @@ class KernelModel:
 
     def _least_us(self, batch: GemmBatch, resources: Resources) -> Values:
         family, kind = family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)]
-        schedule, rate = tile_waves(batch, resources, family.tile_order), flop_per_clk_of(kind, self.gpu)
+        schedule, rate = tile_waves(batch, resources, family.tile_order), self.gpu.flop_per_clk(kind)
         numbers = self._known(batch).numbers.without(self.without)
         of_problem = batch, family, rate, batch.flop, resources, schedule
         return least_us(KernelWaves(*of_problem, self.gpu, numbers, REGIMES[self.regime], self.l2))
@@ -335,7 +334,7 @@ class KernelModel:
     def _evaluation(self, batch: GemmBatch, resources: Resources) -> PhysicalEvaluation:
         """Of kernels of one family and one class of types."""
         family, kind = family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)]
-        whole = geometry_of(batch, flop_per_clk_of(kind, self.gpu), self.gpu, family, resources)
+        whole = geometry_of(batch, self.gpu.flop_per_clk(kind), self.gpu, family, resources)
         times = self.times(whole, kind, self.without)
         return PhysicalEvaluation(self, kind, self.knowledge(family, kind), whole, times)
 

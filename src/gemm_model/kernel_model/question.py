@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gemm_model.classic_models.throughput import flop_per_clk_of
 from gemm_model.core.batch import GemmBatch, batch_of, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
@@ -65,7 +64,7 @@ class World:
             {*self.options.get("without", ()), *self.without}
         )
         family, kind = family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind]
-        gpu, rate = self.gpu, flop_per_clk_of(kind, self.gpu)
+        gpu, rate = self.gpu, self.gpu.flop_per_clk(kind)
         for resource, factor in self.faster.items():
             gpu, numbers = faster_gpu(gpu, resource, factor), numbers.faster(resource, factor)
             rate = rate * factor if resource == TENSOR else rate
