@@ -20,7 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gemm_model.pipeline import recurrence
@@ -32,7 +32,7 @@ from gemm_model.pipeline.machine import (
     machine_names,
     workload,
 )
-from gemm_model.solve.exact import Choice, solve_exact
+from gemm_model.solve.exact import KERNEL_FIELDS, Choice, solve_exact
 from gemm_model.solve.smt import solve_smt
 from gemm_model.timeline.simulator import simulate
 
@@ -92,19 +92,10 @@ def cross_validate(
 
 
 def _work(machine: PipelineMachine, problem: Problem, choice: Choice) -> Workload:
-    m, n, k = problem
-    return workload(
-        machine,
-        PipelineKernel(
-            m=m,
-            n=n,
-            k=k,
-            tile_m=choice.tile_m,
-            tile_n=choice.tile_n,
-            tile_k=choice.tile_k,
-            stages=choice.stages,
-        ),
-    ).of_one_sm()
+    """The work of the busiest SM; kernels with another number of CTAs elsewhere agree in it."""
+    tile = {name: getattr(choice, name) for name in KERNEL_FIELDS}
+    kernel = PipelineKernel(**dict(zip("mnk", problem, strict=True)), **tile)
+    return replace(workload(machine, kernel).row(0), ctas=1.0, ctas_per_wave=1.0)
 
 
 def _simulated(machine: PipelineMachine, work: Workload, mismatches: list[str]) -> tuple[int, int]:

@@ -103,13 +103,10 @@ class MemoryHierarchyModel(ArrayModel):
             if kind != "fp32":
                 raise InputError(f"row {index}: the CUDA cores multiply fp32 here, not {kind}")
             return machine_of(self.gpu, datapath_of(self.gpu, "cuda_cores", "fp32"))
-        flop = self.gpu.flop_per_clk_per_sm.get("tf32" if kind == "fp32" else kind)
-        if flop is None:
-            raise InputError(f"GPU {self.gpu.name} has no {kind} tensor cores")
         path = Datapath(
             name="tensor_cores",
             dtype=kind,
-            fma_per_clk=flop / FLOP_PER_FMA,
+            fma_per_clk=self.gpu.flop_per_clk("tf32" if kind == "fp32" else kind) / FLOP_PER_FMA,
             a_bytes=a_bytes,
             b_bytes=b_bytes,
             element_bytes=float(max(batch.a_bits[index], batch.b_bits[index])) / BITS_PER_BYTE,

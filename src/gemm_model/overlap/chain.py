@@ -18,7 +18,7 @@ from cutlass import BFloat16, Float32, Int32, Int64
 from cutlass.cute.runtime import make_ptr
 
 from gemm_model.bench.captured_graph import elapsed_us
-from gemm_model.overlap.config import OPERAND_BYTES, TRACE_EVENTS, KernelBuild, OverlapSetting, check_problem
+from gemm_model.overlap.config import TRACE_EVENTS, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.kernel import ELEMENT_TYPE, WeightPrefetchGemm
 from gemm_model.overlap.previous_kernel import PreviousKernel, vectors_per_thread
 from gemm_model.overlap.views import trace_of_events
@@ -107,16 +107,6 @@ class LayerChain:
         ]
         self.inputs = [torch.empty((n, k), dtype=TORCH_TYPE[b_type], device="cuda") for _ in range(layers)]
 
-    def weight_bytes(self) -> int:
-        """Bytes of the weights of one layer."""
-        return self.m * self.k * OPERAND_BYTES[self.a_type]
-
-    def poison(self) -> None:
-        """Fill all that the kernels write with NaN."""
-        for y, d in zip(self.inputs, self.outputs[1:], strict=True):
-            y.view(torch.uint8).fill_(0xFF)
-            d[0, :, : self.m] = float("nan")
-
     def launch(self, build: KernelBuild, setting: OverlapSetting, previous: PreviousSpec) -> None:
         """Enqueue all layers on the current stream; raises InputError for a build that cannot take them."""
         check_problem(self.m, self.n, self.k, build)
@@ -176,25 +166,3 @@ class LayerChain:
     def replay_time_us(self, graph: torch.cuda.CUDAGraph, replays: int) -> float:
         """Microseconds per layer of ``replays`` captured chains back to back."""
         return elapsed_us(lambda: [graph.replay() for _ in range(replays)]) / (replays * self.layers)
-
-    def worst_error(self, previous: PreviousSpec) -> tuple[float, float]:
-        """Largest error of any layer's (previous kernel, GEMM) against float64, each over its scale.
-
-        The scale of a GEMM output is the sum of absolute products of its row and column; that of the previous
-        kernel is the value itself, in units of the output type's spacing.
-        """
-        worst_previous = worst_gemm = 0.0
-        spacing = {"e4m3": 2.0**-3, "e5m2": 2.0**-2, "bf16": 2.0**-7}[self.b_type]
-        tiny = {"e4m3": 2.0**-9, "e5m2": 2.0**-16, "bf16": 2.0**-126}[self.b_type]
-        for layer in range(self.layers):
-            x = self.outputs[layer][:, :, : self.k].double().sum(dim=0)
-            if previous.normalize:
-                x = x * torch.rsqrt((x * x).mean(dim=1, keepdim=True) + 1e-6)
-            y = self.inputs[layer].double()
-            worst_previous = max(worst_previous, ((y - x).abs() / (x.abs() * spacing + tiny)).max().item())
-            a = self.weights[layer].double()
-            d = self.outputs[layer + 1][0, :, : self.m].double()
-            scale = y.abs() @ a.abs().T
-            error = ((d - y @ a.T).abs() - d.abs() * 2.0**-8).clamp(min=0) / scale
-            worst_gemm = max(worst_gemm, float("inf") if torch.isnan(d).any() else float(error.max()))
-        return worst_previous, worst_gemm

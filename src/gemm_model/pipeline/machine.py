@@ -179,12 +179,6 @@ class Workload:
         """The work of one kernel of a batch, all fields scalars."""
         return self.each(lambda v: float(v) if np.ndim(v) == 0 else float(v[index]))
 
-    def of_one_sm(self) -> Workload:
-        """The fields that the busiest SM depends on; kernels with another number of CTAs elsewhere agree in
-        them.
-        """
-        return replace(self.row(0), ctas=1.0, ctas_per_wave=1.0)
-
 
 def machine_names() -> list[str]:
     """Names of the packaged machines."""
@@ -192,18 +186,14 @@ def machine_names() -> list[str]:
 
 
 def load_machine(name_or_path: str) -> PipelineMachine:
-    """A machine of the package, or one described by a YAML file."""
+    """A machine of the package, or one described by a YAML file; raises InputError for one that is none."""
     path = Path(name_or_path)
     if not is_yaml_file(name_or_path):
         if name_or_path not in machine_names():
             known = ", ".join(machine_names())
             raise InputError(f"unknown machine {name_or_path!r}; expected a YAML file or one of {known}")
         path = CONFIG_DIR / "pipeline" / f"{name_or_path}.yaml"
-    return machine_from_mapping(read_yaml_mapping(path, "a pipeline machine", infinite=True))
-
-
-def machine_from_mapping(values: Mapping[str, Any]) -> PipelineMachine:
-    """A machine from plain values; raises InputError for an unknown parameter or a bad value."""
+    values = read_yaml_mapping(path, "a pipeline machine", infinite=True)
     return with_parameters(PipelineMachine(name=str(values.get("name", "machine"))), values)
 
 
