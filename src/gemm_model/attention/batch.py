@@ -3,74 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, read_by_rules, refusal, resolved
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
-from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 
+OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window")
+OF_CONFIG = tuple(spec.name for spec in fields(AttentionConfig) if spec.name not in ("kernel", "scheduler"))
+OF_KERNEL = ("group_rows", "turns", "head_dim_step", "readers", "softmax", "persistent")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionBatch:
+
+class Columns:
+    """Arrays by name, of one length along their last axis."""
+
+    def __init__(self, **columns: Any) -> None:
+        vars(self).update(columns)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NDArray[Any]: ...
+
+
+class AttentionBatch(Columns):
     """Resolved kernels as columns; sizes in elements.
 
     A kernel of one sequence length is one row, whose `sequences` is the batch size. A kernel of variable lengths
-    has one row for each sequence. `owner` is the position of the row's kernel.
+    has one row for each sequence. `owner` is the position of the row's kernel. Further columns are fields of its
+    problem, configuration and `AttentionKernel`, and what `_columns_of` adds. Flags are bools, all else is float.
     """
-
-    owner: IntArray
-    sequences: FloatArray
-    seq_q: FloatArray
-    seq_kv: FloatArray
-    heads: FloatArray
-    kv_heads: FloatArray
-    head_dim: FloatArray
-    head_dim_v: FloatArray
-    element_bytes: FloatArray
-    causal: BoolArray
-    window: FloatArray
-    kernel: IntArray
-    """Position in KERNELS."""
-    tile_m: FloatArray
-    tile_n: FloatArray
-    stages: IntArray
-    overlap: BoolArray
-    from_registers: BoolArray
-    pack_gqa: BoolArray
-    splits: FloatArray
-    longest_first: BoolArray
-    group_rows: FloatArray
-    turns: BoolArray
-    head_dim_step: FloatArray
-    readers: FloatArray
-    softmax: FloatArray
-    persistent: BoolArray
-    searches: BoolArray
-    """Whether CTAs look up their sequence and its lengths."""
-    copied: BoolArray
-    """Whether threads copy rows of K and V, since no bulk copy brings a key block of several pages."""
-    emulated: FloatArray
-    ctas_an_sm: FloatArray
-    cluster: FloatArray
 
     def __len__(self) -> int:
         return len(self.owner)
 
     def __getitem__(self, rows: Any) -> AttentionBatch:
-        return AttentionBatch(**{spec.name: getattr(self, spec.name)[rows] for spec in fields(self)})
+        return AttentionBatch(**{name: column[rows] for name, column in vars(self).items()})
 
     @property
-    def apart(self) -> BoolArray:
+    def apart(self) -> NDArray[Any]:
         """Whether the groups of an SM are CTAs with one slot a ring."""
         return np.asarray((self.stages == 1) & ~self.turns)
 
     @property
-    def packed(self) -> FloatArray:
+    def packed(self) -> NDArray[Any]:
         """Query heads that share the rows of one tile."""
         return np.where(self.pack_gqa, self.heads / self.kv_heads, 1.0)
 
@@ -94,26 +74,26 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
         for owner, (problem, _) in enumerate(kernels)
         for lengths in problem.sequences
     ]
-    own = np.array(rows).T
-    cells = zip(fields(AttentionBatch), (*own, *np.array(columns)[kind_of[own[0]]].T), strict=True)
-    types = {"IntArray": np.int64, "BoolArray": np.bool_, "FloatArray": np.float64}
-    return AttentionBatch(**{spec.name: each.astype(types[str(spec.type)]) for spec, each in cells})
+    owner_of, *sizes = np.array(rows).T
+    found = dict(zip(("sequences", "seq_q", "seq_kv"), sizes, strict=True))
+    found |= {name: np.array([each[name] for each in columns])[kind_of[owner_of]] for name in columns[0]}
+    floats = {name: each if each.dtype == bool else each.astype(float) for name, each in found.items()}
+    return AttentionBatch(owner=owner_of, **floats)
 
 
-def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> tuple[Any, ...]:
+def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> dict[str, Any]:
     """Values of the columns after `seq_kv`; raises InputError if the kernel cannot run."""
     config = resolved(problem, config, gpu)
     if (reason := refusal(problem, config, gpu)) is not None:
         raise InputError(reason)
     kernel = kernel_of(config, gpu)
-    paged = kernel.turns and problem.page_size > 0
-    return (
-        *(problem.heads, problem.kv_heads, problem.head_dim, problem.head_dim_v, problem.element_bytes),
-        *(problem.causal, problem.window),
-        *(KERNELS.index(config.kernel), config.tile_m, config.tile_n, config.stages),
-        *(config.overlap_in_group, config.pv_from_registers, config.pack_gqa, config.num_splits),
-        *(config.scheduler == "longest_first", kernel.group_rows, kernel.turns, kernel.head_dim_step),
-        *(kernel.readers, kernel.softmax, kernel.persistent, bool(problem.lengths) or paged),
-        *(kernel.turns and copies_rows(problem, config), config.exp_emulated),
-        *(kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM, config.cluster),
-    )
+    parts = ((problem, OF_PROBLEM), (config, OF_CONFIG), (kernel, OF_KERNEL))
+    return {name: getattr(part, name) for part, names in parts for name in names} | {
+        "kernel": KERNELS.index(config.kernel),
+        "longest_first": config.scheduler == "longest_first",
+        # CTAs look up their sequence and its lengths.
+        "searches": bool(problem.lengths) or (kernel.turns and problem.page_size > 0),
+        # Threads copy rows of K and V, since no bulk copy brings a key block of several pages.
+        "copied": kernel.turns and copies_rows(problem, config),
+        "ctas_an_sm": kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM,
+    }

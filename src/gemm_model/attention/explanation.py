@@ -75,7 +75,7 @@ class AttentionWorld:
         (_, number, sign), model = UNITS[unit], self.model
         silicon = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind)
         if hasattr(silicon, number):
-            silicon = replace(silicon, **{number: getattr(silicon, number) * factor**sign})
+            silicon = silicon.having(**{number: getattr(silicon, number) * factor**sign})
             return replace(self, model=replace(model, silicon=silicon))
         numbers = model.numbers.having(**{number: getattr(model.numbers, number) * factor**sign})
         return replace(self, model=replace(model, numbers=numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 from operator import attrgetter
 
@@ -113,18 +114,17 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
     servers = kernel is FLASH3
     pages = servers and problem.page_size > 0
     whole = servers and not (problem.causal or pages)
-    windowed = 0 < problem.window < problem.seq_kv - 1
+    windowed = problem.window > 0 and not (servers and problem.window >= problem.seq_kv - 1)
     local = windowed or pages
+    keys = {
+        64: 192 if whole else 128,
+        96: 128 if (local if servers else problem.causal) else 144,
+        128: 176 if whole else 128,
+        192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
+        256: 64 if problem.window else 80,
+    }
     if problem.dtype.bits < 16:
         keys = {64: 160, 96: 128, 128: 160 if pages else 224, 192: 160, 256: 64 if problem.window else 128}
-    else:
-        keys = {
-            64: 192 if whole else 128,
-            96: 128 if (local if servers else problem.causal) else 144,
-            128: 176 if whole else 128,
-            192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
-            256: 64 if problem.window else 80,
-        }
     few = servers and size in (64, 128) and not windowed and problem.seq_q * problem.group <= WARPGROUP_ROWS
     rows = WARPGROUP_ROWS if few else 192 if _key_of(size) <= 96 else 128
     return rows, 192 if few and size == 64 else keys[_key_of(size)]
@@ -314,10 +314,8 @@ def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[At
     own = resolved(problem, AttentionConfig(kernel=kernel), gpu)
     found = [own]
     if (found_kernel := kernel_of(own, gpu)) in FLASH_SM90:
-        decode = problem.seq_q == 1 and not problem.lengths
+        splits = SPLITS if problem.seq_q == 1 and not problem.lengths else (1,)
         tiles = TILES[_key_of(problem.head_dim)] if found_kernel is SM90 else ((own.tile_m, own.tile_n),)
-        for tile_m, tile_n in tiles:
-            for packed in (True, False) if problem.group > 1 else (False,):
-                tile = replace(own, tile_m=tile_m, tile_n=tile_n, pack_gqa=packed)
-                found.extend(replace(tile, num_splits=splits) for splits in (SPLITS if decode else (1,)))
+        for tile, packed, each in product(tiles, (True, False)[problem.group == 1 :], splits):
+            found.append(replace(own, tile_m=tile[0], tile_n=tile[1], pack_gqa=packed, num_splits=each))
     return tuple(dict.fromkeys(each for each in found if refusal(problem, each, gpu) is None))

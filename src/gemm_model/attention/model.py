@@ -9,19 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.attention.batch import AttentionBatch, batch_of
+from gemm_model.attention import tiles as of_tiles
+from gemm_model.attention.batch import AttentionBatch, Columns, batch_of
 from gemm_model.attention.kernels import MMA_DEPTH
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
-from gemm_model.attention.tiles import (
-    busiest_sm,
-    masked,
-    of_lengths,
-    query_blocks,
-    sampled_blocks,
-    tile_count,
-    together_heads,
-)
+from gemm_model.attention.tiles import query_blocks, tile_count
 from gemm_model.config import read_yaml_mapping
 from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
@@ -30,6 +23,7 @@ from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
+from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.traffic import kept_share, merged_share
 
 LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
@@ -48,55 +42,28 @@ PARTIAL_BYTES = 4.0
 """Bytes to write and read one element of a partial O [B]; split keys; twice 16 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """Demand of kernels on the card's units; times are of one consumer group and key block [clk]."""
+class Demand(Columns):
+    """Demand of kernels on the card's units; times are of one consumer group and key block [clk].
+
+    Times: `qk`, `pv`, `softmax`, `exponentials`, `correction`; `math` is that of both products' rows that hold
+    queries at the tensor cores' own rate (zeros draw no current); `masked` instructions more of a block that the mask
+    crosses, `copies` those that copy a block's rows of K and V, in the place of others.
+
+    Bytes: `k_bytes` and `v_bytes` of a key block, `start_bytes` of Q of a tile, `store_bytes` of O; `l2_bytes` that
+    all SMs request from L2, of which the share `merged` merges with equal requests of the same GPC, `dram_bytes`;
+    the share `missed` of Q is not what the call before left in L2.
+
+    Numbers: `groups` of consumers that share an SM; `tiles`, units of work of an SM: one CTA, or the CTAs that share
+    an SM; `starts` of CTAs for each unit; `mean_blocks`, `later_blocks` beyond BLOCKS_SIMULATED and `masked_blocks`
+    that a mask's edge crosses, key blocks of a mean tile, of a tile at most `edges`; `shares` of tiles with 0, 1, ...
+    BLOCKS_SIMULATED or more key blocks, shape (blocks, rows).
+    """
 
     batch: AttentionBatch
     silicon: Silicon
     numbers: Numbers
-    groups: FloatArray
-    """Number of consumer groups that share an SM."""
     pipelines: list[tuple[list[int], IntArray]]
     """Groups, slots of a ring and overlap of each pipeline, and its rows."""
-    qk: FloatArray
-    pv: FloatArray
-    math: FloatArray
-    """Time of both products' rows that hold queries at the tensor cores' own rate; zeros draw no current."""
-    softmax: FloatArray
-    exponentials: FloatArray
-    masked: FloatArray
-    """Extra instructions of a block that the mask crosses."""
-    copies: FloatArray
-    """Instructions that copy a block's rows of K and V, in the place of others."""
-    correction: FloatArray
-    k_bytes: FloatArray
-    v_bytes: FloatArray
-    """Bytes of V of one key block; k_bytes likewise of K."""
-    start_bytes: FloatArray
-    """Bytes of Q of a tile."""
-    store_bytes: FloatArray
-    """Bytes of O of a tile."""
-    tiles: FloatArray
-    """Units of work of an SM: one CTA, or the CTAs that share an SM."""
-    starts: FloatArray
-    """CTAs that start for each unit of work [1]."""
-    edges: FloatArray
-    """Most key blocks of a tile that a mask's edge crosses."""
-    shares: FloatArray
-    """Share of tiles with 0, 1, ... BLOCKS_SIMULATED or more key blocks [1]; shape (blocks, rows)."""
-    mean_blocks: FloatArray
-    later_blocks: FloatArray
-    """Mean key blocks of a tile beyond BLOCKS_SIMULATED."""
-    masked_blocks: FloatArray
-    """Mean key blocks of a tile that a mask's edge crosses."""
-    l2_bytes: FloatArray
-    """Bytes that all SMs request from L2."""
-    merged: FloatArray
-    """Share of the requests for K and V that merge with equal requests of the same GPC."""
-    dram_bytes: FloatArray
-    missed: FloatArray
-    """Share of Q that misses in L2 because the call before did not leave it there."""
 
     @property
     def fresh(self) -> FloatArray:
@@ -121,13 +88,13 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     # A kernel that is compiled for few head sizes has one for both.
     dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
     blocks, loaders = _blocks(batch), np.where(batch.turns, 1.0, groups)
-    through_smem = np.where(batch.from_registers, 0.0, scores * batch.element_bytes)
+    through_smem = np.where(batch.pv_from_registers, 0.0, scores * batch.element_bytes)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
-    pv_rows = np.where(batch.from_registers, 0.0, rows) + batch.readers * dim_v
+    pv_rows = np.where(batch.pv_from_registers, 0.0, rows) + batch.readers * dim_v
     # FMAs compute emulated exponentials in parallel with the special function units.
-    special = (1.0 - batch.emulated) / silicon.exponentials_per_clk
-    exponential = np.maximum(special, batch.emulated * EMULATION_SLOTS / LANES)
+    special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
+    exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
     tiles = np.ceil(ctas / loaders)
     filled = batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
@@ -158,7 +125,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
 
 def _blocks(batch: AttentionBatch) -> dict[str, Any]:
     """Key blocks of tiles, sampled along the queries."""
-    (sampled, weights), edges = sampled_blocks(batch), masked(batch)
+    (sampled, weights), edges = of_tiles.sampled_blocks(batch), of_tiles.masked(batch)
     first, rows = np.minimum(sampled, BLOCKS_SIMULATED), len(batch)
     places = first.astype(np.int64) * rows + np.arange(rows)
     shares = np.bincount(places.ravel(), weights.ravel(), minlength=(BLOCKS_SIMULATED + 1) * rows)
@@ -168,7 +135,9 @@ def _blocks(batch: AttentionBatch) -> dict[str, Any]:
 
 
 def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int], IntArray]]:
-    kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap]).astype(np.int64)
+    kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap_in_group]).astype(
+        np.int64
+    )
     found, kind_of_row = np.unique(kinds, axis=1, return_inverse=True)
     return [(kind, np.flatnonzero(kind_of_row == place)) for place, kind in enumerate(found.T.tolist())]
 
@@ -212,7 +181,7 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     at_work = np.ceil(gpu.sm_count / np.maximum(sharing, 1.0))
     at_work = np.minimum(at_work, batch.sequences * batch.kv_heads)
     # Longest first, K and V of all heads that alternate pass L2 before a later tile reads the same keys again.
-    turns = together_heads(batch)
+    turns = of_tiles.together_heads(batch)
     held = np.where(turns > 1.0, gpu.l2_kept_share, 1.0) * gpu.l2_bytes
     lost = 1.0 - kept_share(np.maximum(at_work, turns) * head_bytes, held, gpu.l2_kept_order)
     # Tiles that read the same keys of a window are neighbours, which run at the same time.
@@ -243,23 +212,12 @@ class Times:
     """Time of each later key block."""
     outside: FloatArray
     """Time of a tile before its first load and after its last product."""
-    masked: FloatArray
-    """More time of a key block that a mask's edge crosses."""
-    edges: FloatArray
 
     def mean_clk(self, demand: Demand) -> FloatArray:
         """Mean time of a tile [clk]."""
         first = np.einsum("sr,sr->r", self.ends, demand.shares)
-        later = demand.later_blocks * self.period + demand.masked_blocks * self.masked
+        later = demand.later_blocks * self.period + demand.masked_blocks * demand.masked
         return np.asarray(first + later + self.outside)
-
-    def tile_clk(self, blocks: FloatArray) -> FloatArray:
-        """Time of a tile of `blocks` key blocks [clk]; the last axis is of the kernels."""
-        few, rows = np.minimum(blocks, BLOCKS_SIMULATED), self.ends.shape[1]
-        whole = np.maximum(few.astype(np.int64), blocks > 0)
-        first = self.ends.take(whole * rows + np.arange(rows))
-        masked = np.minimum(self.edges, blocks) * self.masked
-        return np.asarray(first + (blocks - few) * self.period + masked + self.outside)
 
 
 def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> StageTimes:
@@ -296,7 +254,7 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
         ends[1:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
     # A CTA that keeps on reads the next tile's lengths, then its threads copy Q: each waits for memory once.
     late = 2.0 * silicon.l2_latency_clk + demand.missed * silicon.dram_latency_us * sm_clk_mhz
-    store = demand.store_bytes / numbers.store_bytes_per_clk
+    started_us = silicon.cta_start_us + demand.groups * silicon.group_end_us
     period = (ends[-1] - ends[-3]) / 2.0
     units = (demand.groups * (demand.qk + demand.pv), demand.groups * demand.exponentials)
     loads = (demand.k_bytes + demand.v_bytes) * clk_per_byte(demand.fresh)
@@ -308,14 +266,11 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
     return Times(
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
-        outside=demand.starts * (silicon.cta_start_us + demand.groups * silicon.group_end_us) * sm_clk_mhz
-        + demand.starts * batch.searches * numbers.length_clk
+        outside=demand.starts * (started_us * sm_clk_mhz + batch.searches * numbers.length_clk)
         + (1.0 - demand.starts) * batch.copied * late
         + demand.start_bytes * clk_per_byte(demand.missed)
         + demand.groups * demand.correction
-        + store,
-        masked=demand.masked,
-        edges=demand.edges,
+        + demand.store_bytes / numbers.store_bytes_per_clk,
     )
 
 
@@ -339,12 +294,15 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
 
     def tile_clk(rows: IntArray, blocks: FloatArray) -> FloatArray:
-        return Times(**{name: getattr(full, name)[..., rows] for name in Times.__slots__}).tile_clk(blocks)
+        few = np.minimum(blocks, BLOCKS_SIMULATED)
+        first = full.ends[np.maximum(few.astype(np.int64), blocks > 0), rows]
+        crossed = np.minimum(demand.edges[rows], blocks) * demand.masked[rows]
+        return np.asarray(first + (blocks - few) * full.period[rows] + crossed + full.outside[rows])
 
-    last = share * busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
+    last = share * of_tiles.busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail_clk, 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
-    dealt = of_lengths(batch, sms, tile_clk)
+    dealt = of_tiles.of_lengths(batch, sms, tile_clk)
     return full, share * mean, np.maximum(np.where(dealt > 0.0, share * dealt, last), 0.0)
 
 
@@ -382,17 +340,25 @@ class AttentionModel:
         return self._prediction(demand, clock)
 
     def _clock(self, demand: Demand, busy_us: FloatArray, clock: FloatArray) -> FloatArray:
-        silicon = demand.silicon
-        blocks = demand.tiles * demand.mean_blocks * demand.groups / self.gpu.sm_count
+        """The SM clock inside kernels [MHz], from the shares of their time in which units are busy.
+
+        Settled, it is the one at which work at those rates at `clock` meets the power cap.
+        """
+        silicon, gpu, power = demand.silicon, self.gpu, demand.silicon.power
+        blocks = demand.tiles * demand.mean_blocks * demand.groups / gpu.sm_count
         math = blocks * demand.math / (busy_us * clock)
-        l2, dram = demand.l2_bytes / silicon.l2_bytes_per_us, demand.dram_bytes / silicon.dram_bytes_per_us
-        rested = silicon.clock_mhz(self.numbers.mma_current * math, l2 / busy_us, dram / busy_us, busy_us)
+        moved = ((demand.l2_bytes, silicon.l2_bytes_per_us), (demand.dram_bytes, silicon.dram_bytes_per_us))
+        l2, dram = (np.minimum(each / rate / busy_us, 1.0) for each, rate in moved)
+        current = np.minimum(self.numbers.mma_current * math, 1.0)
+        rested = burst_clock_mhz(gpu, silicon.clock, current, l2 + dram, np.maximum(busy_us, 1.0))
         if not self.settled:
             return np.asarray(rested)
-        flop_per_us = math * clock * silicon.flop_per_clk * self.gpu.sm_count
-        l2_bytes = demand.l2_bytes * (1.0 - demand.merged)
-        capped = silicon.capped_clock_mhz(flop_per_us, l2_bytes / busy_us, demand.dram_bytes / busy_us, clock)
-        return np.asarray(np.minimum(rested, capped))
+        switched_pj = power.pj_per_flop * math * clock * silicon.flop_per_clk * gpu.sm_count
+        switched_pj += power.pj_per_l2_byte * demand.l2_bytes * (1.0 - demand.merged) / busy_us
+        at_boost_w, cap_w = switched_pj * 1e-6 * gpu.sm_clk_mhz / clock, gpu.power_cap_w or np.inf
+        dram_w = power.pj_per_dram_byte * demand.dram_bytes / busy_us * 1e-6
+        share = capped_clock_share(power, cap_w, gpu.resting_w, at_boost_w, dram_w)
+        return np.asarray(np.minimum(rested, share * gpu.sm_clk_mhz * silicon.clock.light_share))
 
     def _prediction(self, demand: Demand, clock: FloatArray) -> BatchPrediction:
         batch, silicon = demand.batch, demand.silicon
@@ -407,7 +373,7 @@ class AttentionModel:
         outside_us = np.minimum(sums(demand.tiles * times.outside / clock) / sms, tiles_us)
         tiles = sums(demand.tiles)
         work = tiles > 0
-        combine_us = np.where(most(batch.splits) > 1, _combine_us(demand, sums, most), 0.0)
+        combine_us = np.where(most(batch.num_splits) > 1, _combine_us(demand, sums, most), 0.0)
         launch_us = work * silicon.launch_us * (1.0 + most(batch.persistent * self.numbers.memset_share))
         blocks = demand.tiles * demand.mean_blocks / sms / clock
         units = (demand.qk + demand.pv, demand.exponentials)
@@ -434,7 +400,7 @@ class AttentionModel:
             },
             bytes_by_level={"dram": sums(demand.dram_bytes), "l2": sums(demand.l2_bytes)},
             caveats=self.gpu.caveats,
-            error_band=most(bands[batch.kernel, (batch.seq_q > MOST_DECODED).astype(int)]),
+            error_band=most(bands[batch.kernel.astype(int), (batch.seq_q > MOST_DECODED).astype(int)]),
         )
 
 
@@ -444,10 +410,10 @@ def _combine_us(demand: Demand, sums: _Total, most: _Total) -> FloatArray:
     FlashAttention 2's adds up one part after the other, each an L2 latency later.
     """
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
-    parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.splits
+    parts = batch.sequences * batch.heads * batch.seq_q * batch.head_dim_v * batch.num_splits
     cudnn, flash_2 = (batch.kernel == KERNELS.index(name) for name in KERNELS[1:3])
     split_clk = flash_2 * silicon.l2_latency_clk + cudnn * numbers.combine_clk
-    beyond_us = flash_2 * numbers.combine_us + batch.splits * split_clk / silicon.gpu.sm_clk_mhz
+    beyond_us = flash_2 * numbers.combine_us + batch.num_splits * split_clk / silicon.gpu.sm_clk_mhz
     return np.asarray(
         silicon.launch_us + sums(parts * PARTIAL_BYTES) / silicon.l2_bytes_per_us + most(beyond_us)
     )
@@ -456,8 +422,8 @@ def _combine_us(demand: Demand, sums: _Total, most: _Total) -> FloatArray:
 def _chain(demand: Demand) -> FloatArray:
     """Time of a group's dependent work on one block [clk], which no other group can hide."""
     softmax = demand.softmax + demand.exponentials
-    hidden = np.where(demand.batch.overlap, np.maximum(softmax, demand.pv), softmax + demand.pv)
-    return demand.qk + hidden + demand.correction
+    hidden = np.where(demand.batch.overlap_in_group, np.maximum(softmax, demand.pv), softmax + demand.pv)
+    return np.asarray(demand.qk + hidden + demand.correction)
 
 
 def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:
@@ -470,5 +436,5 @@ def error_bands(gpu: str) -> FloatArray:
     """Relative error of 90 % of measurements, of each of KERNELS in decode and prefill [1]; NaN where none is."""
     found = read_yaml_mapping(NUMBERS_DIR / "attention.yaml", "numbers of a room")
     known = found["error_band"] if gpu == found["measured_on"] else {}
-    kinds = ("decode", "prefill")
-    return np.array([[known.get(name, {}).get(kind, np.nan) for kind in kinds] for name in KERNELS])
+    of_kernels = (known.get(name, {}) for name in KERNELS)
+    return np.array([[each.get(kind, np.nan) for kind in ("decode", "prefill")] for each in of_kernels])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
-from gemm_model.config.numbers import room_numbers
-from gemm_model.core.elementwise import Values, maximum, minimum
+from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
-from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernels.mechanisms import Record
 from gemm_model.kernels.registry import family_of
@@ -18,51 +15,21 @@ SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silicon:
-    """Rates and latencies of one card, for one rate class of its tensor cores; no kernel changes them."""
+class Silicon(Numbers):
+    """Rates and latencies of one card, for one rate class of its tensor cores; no kernel changes them.
+
+    `flop_per_clk` of an SM's tensor cores; `port_bytes_per_clk` that an SM reads from L2 while its neighbours do;
+    `smem_bytes_per_clk`, `exponentials_per_clk`; `l2_bytes_per_us`, `dram_bytes_per_us`; `l2_latency_clk`,
+    `dram_latency_us`; `drain_clk` for which the tensor cores stand still while a consumer group waits for its MMAs;
+    `round_trip_clk`, the least time of a stage: barriers, issue of its MMAs, waiting for them; `cta_start_us` from the
+    start of a CTA to its first load; `group_end_us` from its last store to its end, for each consumer group;
+    `launch_us` from the end of a kernel in a CUDA graph to the first load of the next one on all SMs; `merging`, the
+    share of equal requests of a GPC that merge [1].
+    """
 
     gpu: GpuSpec
-    flop_per_clk: float
-    """Rate of one SM's tensor cores."""
-    port_bytes_per_clk: float
-    """Rate at which one SM reads from L2 while its neighbours do."""
-    smem_bytes_per_clk: float
-    exponentials_per_clk: float
-    l2_bytes_per_us: float
-    dram_bytes_per_us: float
-    l2_latency_clk: float
-    dram_latency_us: float
-    drain_clk: float
-    """Time for which the tensor cores stand still while a consumer group waits for its MMAs."""
-    round_trip_clk: float
-    """Least time of a stage: barriers, issue of its MMAs, waiting for them."""
-    cta_start_us: float
-    """Time from the start of a CTA to its first load."""
-    group_end_us: float
-    """Time from the last store of a CTA to its end, for each consumer group."""
-    launch_us: float
-    """Time from the end of a kernel in a CUDA graph to the first load of the next one on all SMs."""
-    merging: float
-    """Share of equal requests of a GPC that merge [1]."""
     clock: Record
     power: Record
-
-    def clock_mhz(self, math_share: Values, l2_share: Values, dram_share: Values, busy_us: Values) -> Values:
-        """The SM clock inside a kernel [MHz], from the shares of its time in which its units are busy [1]."""
-        math, l2, dram = (minimum(each, 1.0) for each in (math_share, l2_share, dram_share))
-        return burst_clock_mhz(self.gpu, self.clock, math, l2 + dram, maximum(busy_us, 1.0))
-
-    def capped_clock_mhz(
-        self, flop_per_us: Values, l2_bytes_per_us: Values, dram_bytes_per_us: Values, clock_mhz: Values
-    ) -> Values:
-        """The settled clock [MHz] at which work with these rates at `clock_mhz` meets the power cap."""
-        power, gpu = self.power, self.gpu
-        switched_w = (power.pj_per_flop * flop_per_us + power.pj_per_l2_byte * l2_bytes_per_us) * 1e-6
-        at_boost_w, cap_w = switched_w * gpu.sm_clk_mhz / clock_mhz, gpu.power_cap_w or float("inf")
-        dram_w = power.pj_per_dram_byte * dram_bytes_per_us * 1e-6
-        share = capped_clock_share(power, cap_w, gpu.resting_w, at_boost_w, dram_w)
-        return share * gpu.sm_clk_mhz * self.clock.light_share
 
 
 @lru_cache(maxsize=64)

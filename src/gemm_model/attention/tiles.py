@@ -25,13 +25,13 @@ L2_FOR_HEADS_BYTES = 50 * 2**20, 32 * 2**20
 
 def query_blocks(batch: AttentionBatch) -> FloatArray:
     """Tiles along the queries of one head, or of the heads packed into a tile."""
-    return np.ceil(batch.seq_q * batch.packed / batch.tile_m)
+    return np.asarray(np.ceil(batch.seq_q * batch.packed / batch.tile_m))
 
 
 def tile_count(batch: AttentionBatch) -> FloatArray:
     """Number of CTAs of the kernel."""
     heads = np.where(batch.pack_gqa, batch.kv_heads, batch.heads)
-    return query_blocks(batch) * heads * batch.sequences * batch.splits
+    return np.asarray(query_blocks(batch) * heads * batch.sequences * batch.num_splits)
 
 
 def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
@@ -48,7 +48,7 @@ def key_blocks(batch: AttentionBatch, block: FloatArray) -> FloatArray:
         first = np.floor(block * batch.tile_m / batch.packed) + offset - batch.window
         begin = np.where(batch.window > 0, np.maximum(first, 0.0), 0.0)
         blocks -= np.floor(begin / batch.tile_n)
-    return np.asarray(np.maximum(np.ceil(blocks / batch.splits), 0.0))
+    return np.asarray(np.maximum(np.ceil(blocks / batch.num_splits), 0.0))
 
 
 def masked(batch: AttentionBatch) -> FloatArray:
@@ -77,7 +77,7 @@ class TileOrder:
         )
         together = np.minimum(2.0 ** np.floor(np.log2(fitting)), self.heads)
         self.together = np.where(batch.longest_first, together, 1.0)
-        self.first_block = np.where(batch.longest_first, self.blocks - 1.0, 0.0)
+        self.reversed = batch.longest_first
 
     def run_of(self, tile: FloatArray) -> FloatArray:
         """The run that holds the tile of number `tile`."""
@@ -91,7 +91,7 @@ class TileOrder:
         before = section * self.blocks
         within = run - before
         first_tile = before * self.together + within * self._left(section)
-        return np.abs(self.first_block - within), first_tile
+        return np.where(self.reversed, self.blocks - 1.0 - within, within), first_tile
 
     def _left(self, section: FloatArray) -> FloatArray:
         """Heads of a section, fewer in the last."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError, require_one_of
@@ -23,16 +23,16 @@ STATUSES = ("measured", "counted", "documented", "chosen")
 class Numbers:
     """The numbers of a room, by their names."""
 
-    def __init__(self, **values: float) -> None:
+    def __init__(self, **values: Any) -> None:
         vars(self).update(values)
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> float: ...
 
-    def having(self, **others: float) -> Numbers:
+    def having(self, **others: float) -> Self:
         """The same numbers but for some."""
-        return Numbers(**{**vars(self), **others})
+        return type(self)(**{**vars(self), **others})
 
 
 @cache

@@ -16,16 +16,13 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.attention.model import AttentionModel
-from gemm_model.core.attention import AttentionConfig, AttentionProblem, value_of
+from gemm_model.core.attention import SIZES, AttentionConfig, AttentionProblem, value_of
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.tables.schema import place_of, table_name, understood
 from gemm_model.tables.table import refused_rows, require_columns, text_codes
 
-PROBLEM_COLUMNS = (
-    *("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v", "causal", "window"),
-    *("in_dtype", "softcap", "lengths", "page_size"),
-)
+PROBLEM_COLUMNS = (*SIZES, "causal", "window", "in_dtype", "softcap", "lengths", "page_size")
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
 COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
 _Made = TypeVar("_Made")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
@@ -45,25 +44,29 @@ class _Tile:
     full: dict[str, Barrier] = field(default_factory=dict)
     free: dict[str, Barrier] = field(default_factory=dict)
     unit_free: dict[str, float] = field(default_factory=dict)
+    group_free: dict[int, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
-    def run(self) -> None:
+    def __post_init__(self) -> None:
         for operand in "kv":
             self.full[operand], self.free[operand] = Barrier(1), Barrier(self.groups)
-        self.clock.resume(self.producer())
-        for group in range(self.groups):
-            self.clock.resume(self.overlapping(group) if self.overlap else self.alternating(group))
-        self.clock.run()
 
     def busy(self, kind: str, block: int, group: int = -1) -> float:
         """Time until a piece of work is done that begins now, or once its unit is free."""
         length = float(getattr(self.times, kind))
         unit = UNITS.get(kind, "")
         start = max(self.clock.now, self.unit_free.get(unit, 0.0)) if unit else self.clock.now
-        self.unit_free[unit] = start + length
-        warp = "producer" if group < 0 else f"group {group}"
-        self.spans.append(Span(warp=warp, kind=kind, start=start, end=start + length, step=block + 1))
-        return start + length - self.clock.now
+        self.unit_free[unit] = end = start + length
+        # A group's products stand apart from its other work, as `timeline.views` draws them.
+        track = f"{'MMAs' if unit == 'tensor' else 'consumer'} {group + 1}"
+        span = Span(warp=track if group >= 0 else "DMA", kind=kind, start=start, end=end, step=block + 1)
+        if kind in _CAUSES:
+            before = self.group_free.get(group, start)
+            if start > before:
+                self.spans.append(replace(span, kind="wait", start=before, end=start, reason=_CAUSES[kind]))
+            self.group_free[group] = end
+        self.spans.append(span)
+        return end - self.clock.now
 
     def left(self, end: float) -> float:
         return max(end - self.clock.now, 0.0)
@@ -127,7 +130,10 @@ def simulate_tile(times: StageTimes, *, groups: int, stages: int, overlap: bool,
     `times` are scalars.
     """
     tile = _Tile(times, groups, stages, blocks, overlap)
-    tile.run()
+    tile.clock.resume(tile.producer())
+    for group in range(groups):
+        tile.clock.resume(tile.overlapping(group) if overlap else tile.alternating(group))
+    tile.clock.run()
     return sorted(tile.spans, key=lambda span: (span.start, span.end))
 
 
@@ -153,26 +159,13 @@ def simulate_kernel(
         StageTimes(**{name: float(getattr(stages, name)[row]) for name in StageTimes.__slots__}),
         groups=1 if batch.apart[row] else int(demand.groups[row]),
         stages=rings,
-        overlap=bool(batch.overlap[row]),
+        overlap=bool(batch.overlap_in_group[row]),
         blocks=int(min(blocks[row], MOST_BLOCKS)),
     )
-    drawn = [_drawn(span, PS_PER_US / clock[row]) for span in spans]
-    drawn += [
-        replace(before, kind="wait", start=before.end, end=after.start, reason=_CAUSES[after.kind])
-        for warp in {span.warp for span in drawn if span.warp.startswith("consumer")}
-        for before, after in pairwise(span for span in drawn if span.warp == warp)
-        if after.start > before.end
-    ]
-    drawn.sort(key=lambda span: (span.start, span.end))
+    scale = PS_PER_US / clock[row]
+    drawn = [replace(span, start=span.start * scale, end=span.end * scale) for span in spans]
     freed = {span.step: span.end for span in drawn if span.kind == "qk"}
     taken = stages_taken((span.start for span in drawn if span.kind == "load_k"), freed.values())
     end = max(span.end for span in drawn)
     timeline = Timeline(spans=tuple(drawn), occupancy=tuple(taken), end=end, stages=rings)
     return timeline, int(blocks[row]), prediction
-
-
-def _drawn(span: Span, ps_per_clk: float) -> Span:
-    """A span in ps, with the tracks of `timeline.views`: a group's products stand apart from its other work."""
-    track = "MMAs" if UNITS.get(span.kind) == "tensor" else "consumer"
-    warp = "DMA" if span.warp == "producer" else f"{track} {int(span.warp.removeprefix('group ')) + 1}"
-    return replace(span, warp=warp, start=span.start * ps_per_clk, end=span.end * ps_per_clk)
