@@ -38,7 +38,7 @@ WORDS = {"regime": (*REGIME_NAMES, *REGIME_ALIASES), "l2": ("cold", "warm", "wri
 """Words of LAUNCH_COLUMNS; 'rotated': copies of the weights take turns."""
 ADDED_COLUMNS = (
     *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
-    *("gain", "swapped_too", "served_by", "loss", "call_us", "total_us", "us_per_token", "tiles"),
+    *("gain", "swapped_too", "served_by", "loss", "calls", "call_us", "total_us", "us_per_token", "tiles"),
     *("mean_key_blocks", "over_best", "limiters", "flop"),
 )
 """What verbs add, beside phases, details and bytes; nothing reads it."""
