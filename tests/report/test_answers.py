@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.report.console import explanation
+from gemm_model.report.document import text_table
+
 
 def test_one_kernel_is_predicted_and_explained(gemm_model):
     words = ("--m", 4096, "--n", 4096, "--k", 4096, "--dtype", "fp8", "--cta", "128x256", "--cluster", "2x1")
@@ -18,6 +22,14 @@ def test_one_kernel_is_predicted_and_explained(gemm_model):
     assert sum(result["prediction"]["phases_us"].values()) == pytest.approx(
         result["prediction"]["predicted_us"]
     )
+
+
+def test_a_measured_time_stands_beside_the_predicted_one_with_their_ratio():
+    config = KernelConfig(cta_m=128, cta_n=128)
+    found = predict(GemmProblem.of(4096, 4096, 4096), config, "h200", "SOLModel")
+    text = explanation({"m": 4096, "n": 4096, "k": 4096}, found, 2.0 * found.runtime_us)
+    assert "RATIO: 0.5\n" in text
+    assert f"actual: {2.0 * found.runtime_us:.6g} us" in text
 
 
 def test_a_band_says_what_it_was_held_out_of_and_stands_only_where_there_was_any(gemm_model):
@@ -43,6 +55,11 @@ def test_a_table_of_kernels_is_told_on_a_screen_by_what_tells_its_rows_apart(gem
     assert "swizzle" in found.out.splitlines()[0]
     assert "cta_m" not in found.out
     assert "... and 62 rows more" in found.out
+
+
+def test_a_text_leaves_out_a_column_without_any_value():
+    rows = [{"a": 1, "b": None, "c": None}, {"a": 2, "b": 3, "c": None}]
+    assert text_table(rows) == "a b\n1\n2 3"
 
 
 def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):

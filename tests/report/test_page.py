@@ -62,6 +62,11 @@ def test_page_of_a_table_holds_its_rows(tmp_path):
     found, rows = columns(tmp_path / "page.html"), pd.read_csv(source)
     assert found["measured_us"] == pytest.approx(rows["runtime_us"].to_numpy(), rel=1e-6)
     assert found["m"].tolist() == rows["m"].tolist()
+    names = {
+        each["name"]: each.get("names") for each in content(tmp_path / "page.html")["columns"]["columns"]
+    }
+    assert names["type"] == sorted(set(rows["in_dtype"]))
+    assert "128x256" in names["tile"]
     kinds = [figure["kind"] for figure in content(tmp_path / "page.html")["figures"]]
     assert kinds == ["s_curve", "predicted_measured", "ratio_by_time", "throughput", "error_map"]
 
@@ -87,6 +92,47 @@ def test_pages_of_other_verbs(words, titles, tmp_path):
     own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
     assert "http" not in own, "a page needs no network"
     assert not re.search(r"""(src|href)=["'](?!#|data:)""", own)
+
+
+@pytest.fixture
+def traces(tmp_path):
+    """The traces of each figure of the page that a verb writes, by title."""
+
+    def of(*words):
+        assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
+        return {each["title"]: each["traces"] for each in content(tmp_path / "page.html")["figures"]}
+
+    return of
+
+
+def test_kernels_of_a_portfolio_are_numbered_and_tell_a_split_where_there_is_one(traces, tmp_path):
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k\n16,256,16384\n8192,8192,1024\n")
+    found = traces("portfolio", "--input", str(shapes), "--max-kernels", "2")
+    names = sorted(each["name"] for each in found["Loss of each shape"])
+    assert [name.split()[0] for name in names] == ["1.", "2."]
+    assert ["split-K" in name for name in names].count(True) == 1
+
+
+def test_a_timeline_names_the_first_k_tile_as_the_others(traces):
+    found = traces("simulate", *SHAPE, "--cta", "128x256")["Timeline"]
+    words = [word for each in found for word in each["text"]]
+    assert any("tile 0, k tile 0, stage 0" in word for word in words)
+    # 16 tiles on as many SMs: the first CTA has one.
+    assert all("<br>tile 0" in word for word in words)
+
+
+def test_shares_of_an_attentions_units_are_of_its_runtime(traces):
+    (found,) = traces("explore", "--attention", "full heads=8 kv_heads=8 seq_q=4096 head_dim=128")[
+        "Limited by"
+    ]
+    assert 80.0 < sum(found["x"]) < 101.0
+
+
+def test_full_waves_are_drawn_alone_where_no_wave_is_partial(traces):
+    # 132 tiles of 128 x 256 are a wave of an H200: four of them.
+    words = ["--m", str(132 * 128), "--n", "1024", "--k", "2048", "--cta", "128x256"]
+    assert [100.0] * 4 in [each["y"] for each in traces("explain", *words)["Waves"]]
 
 
 def test_page_of_a_benchmark_compares_its_rows(tmp_path):

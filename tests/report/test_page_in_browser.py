@@ -128,7 +128,7 @@ def show(browser, page, *, width=1280, height=900, mode="light"):
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
-def wait(browser, script, limit_s=20.0):
+def wait(browser, script, limit_s=120.0):
     deadline = time.monotonic() + limit_s
     while not browser.execute_script(script):
         assert time.monotonic() < deadline, f"not within {limit_s} s: {script}"

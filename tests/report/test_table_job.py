@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, InputError, KernelConfig, predict, predict_table
+from gemm_model.classic_scripts import predict_main
+from gemm_model.report.table_job import with_classic_names
 from tests.conftest import ROOT
 
 HEADER = "m,n,k,in_dtype,cta_m,cta_n,cluster_m,cluster_n,gpu,runtime_us\n"
@@ -79,9 +81,27 @@ def test_predictions_file_holds_inputs_times_ratio_and_phases(tmp_path, classic_
     assert written["limiter"].tolist()[:2] == ["LOAD", "EPILOGUE"]
     phases = written[[name for name in written if name.startswith("phase_")]].sum(axis=1)
     assert phases.tolist() == pytest.approx(written["predicted_us"].tolist())
+    assert len(list(tmp_path.glob("*.png"))) == 2
     summary = json.loads((tmp_path / "summary_WSPersistentGEMMModel.json").read_text())
     assert summary["rows"] == 3
     assert {group["rows of"] for group in summary["accuracy"]} == {"all", "e2m1", "fp8"}
+
+
+def test_classic_columns_stand_side_by_side_where_rows_were_measured():
+    rows = pd.DataFrame({"m": [64], "predicted_us": [2.0], "runtime_us": [3.0]})
+    named = with_classic_names(rows)
+    assert named.columns.tolist() == ["m", "actual_runtime", "predicted_runtime", "runtime_us"]
+    assert named["actual_runtime"].tolist() == [3.0]
+    assert with_classic_names(rows[["predicted_us"]]).columns.tolist() == ["predicted_runtime"]
+
+
+def test_the_classic_script_tells_each_extreme_kernel_with_its_ratio(tmp_path, classic_table, capsys):
+    words = (f"+input_csv={classic_table}", f"+output_dir={tmp_path}", "gpu=b200_1300mhz")
+    assert predict_main([*words, "model=WSPersistentGEMMModel"]) == 0
+    written = pd.read_csv(tmp_path / "predictions_WSPersistentGEMMModel.csv")
+    out = capsys.readouterr().out
+    for predicted_us, actual_us in zip(written["predicted_runtime"], written["actual_runtime"], strict=True):
+        assert f"RATIO: {predicted_us / actual_us:.6g}\n    predicted: {predicted_us:.6g} us" in out
 
 
 def test_a_table_s_output_is_a_file_by_its_ending_or_a_folder(tmp_path, classic_table, gemm_model):

@@ -33,7 +33,7 @@ def answers(trace: bytes, *queries: str) -> list[list[dict[str, object]]]:
         _field(1, _number(SEQ, seq) + _number(REQUEST, method) + argument)
         for seq, (method, argument) in enumerate(requests)
     )
-    done = subprocess.run([_node(), SCRIPT, _engine()], input=stream, capture_output=True, timeout=120)
+    done = subprocess.run([_node(), SCRIPT, _engine()], input=stream, capture_output=True, timeout=600)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.decode()[-2000:])
     found: list[list[dict[str, object]]] = []
