@@ -59,7 +59,7 @@ def test_a_table_of_kernels_is_told_on_a_screen_by_what_tells_its_rows_apart(gem
 
 def test_a_text_leaves_out_a_column_without_any_value():
     rows = [{"a": 1, "b": None, "c": None}, {"a": 2, "b": 3, "c": None}]
-    assert text_table(rows) == "a b\n1\n2 3"
+    assert text_table(rows) == "a b\n1 -\n2 3"
 
 
 def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):
