@@ -13,7 +13,7 @@ from benchmarks.measured import rows_of
 from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, predict_table
 from gemm_model.attention.choice import emitted, flash_attn_arguments, rank_attention, why_not
 from gemm_model.attention.explanation import AttentionWorld, explain_attention
-from gemm_model.attention.kernels import resolved
+from gemm_model.attention.kernels import copies_rows, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
 from gemm_model.core.gpu import load_gpu
@@ -84,6 +84,24 @@ def test_what_servers_run_on_hopper_keeps_its_ctas_and_multiplies_fp8():
     problem = AttentionProblem.parse(f"{words} dtype=e4m3")
     assert resolved(problem, SERVERS, GPU).tile_n == 224
     assert math.isnan(predict(problem, SERVERS, GPU).error_band or math.nan)
+
+
+@pytest.mark.parametrize(
+    ("words", "tile", "splits", "copied"),
+    [
+        # 8 tiles of 64 key blocks on 132 SMs: a tenth more than 3.9 an SM are 4.3, so 5, and 13 splits.
+        ("full heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128 page_size=64", (64, 128), 13, True),
+        ("full heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=64 page_size=64", (64, 192), 15, True),
+        # A window of 128 keys lies in four key blocks.
+        ("causal heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128 window=127", (128, 128), 1, False),
+        ("causal heads=64 kv_heads=8 seq_q=8192 head_dim=128 page_size=256", (128, 128), 1, False),
+    ],
+)
+def test_servers_tiles_splits_and_copies_are_those_of_the_source(words, tile, splits, copied):
+    problem = AttentionProblem.parse(words)
+    found = resolved(problem, SERVERS, GPU)
+    assert ((found.tile_m, found.tile_n), found.num_splits) == (tile, splits)
+    assert copies_rows(problem, found) == copied
 
 
 def test_a_cluster_reads_keys_once_for_two_tiles_of_queries():
