@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.serving import planner_tables
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,8 @@ def test_an_example_prints_what_it_is_about(name, monkeypatch, capsys, tmp_path)
             pytest.importorskip(package, reason=f"the example needs {package}")
     monkeypatch.setattr(sys, "argv", [name])
     monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(planner_tables, "STEP", 2)
+    coarse = room_numbers("serving").having(vidur_sizes=1.0)
+    monkeypatch.setattr(planner_tables, "room_numbers", lambda _: coarse)
     if name == "calibrate_from_a_table":
         rows = pd.read_csv(BURST, dtype=str, keep_default_na=False)
         rows = rows[(rows["cta_m"] != "") & (rows["in_dtype"] == "bf16")]
