@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import gemm_model
+import gemm_model as gm
 from gemm_model import GemmProblem, InputError, KernelConfig, predict, predict_table
 
 MODEL = "WSPersistentGEMMModel"
 CONFIG = KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
-H200_YAML = Path(gemm_model.__file__).parent / "config" / "gpu" / "h200.yaml"
+H200_YAML = Path(gm.__file__).parent / "config" / "gpu" / "h200.yaml"
 ROWS = {
     **{"in_dtype": "bf16", "m": [512, 1024, 2048], "n": 512, "k": 512},
     **{"cta_m": 128, "cta_n": 128, "cluster_m": 1, "cluster_n": 1},
@@ -49,7 +49,7 @@ def test_sizes_may_be_numpy_s_integers():
     ],
 )
 def test_help_tells_fields_and_errors_and_its_example_runs(name):
-    found = getattr(gemm_model, name)
+    found = getattr(gm, name)
     text = found.__doc__
     for spec in fields(found) if is_dataclass(found) else ():
         # a_dtype and the like may stand for a pattern.
@@ -69,7 +69,7 @@ def test_types_and_names_in_any_case_torch_s_types_and_paths():
     known = predict(problem, CONFIG, "h200", MODEL)
     for gpu in ("H200", H200_YAML, str(H200_YAML)):
         assert predict(problem, CONFIG, gpu, MODEL.lower()) == known
-    assert gemm_model.rank(problem, H200_YAML, 1, model=MODEL).best.rank == 1
+    assert gm.rank(problem, H200_YAML, 1, model=MODEL).best.rank == 1
 
 
 @pytest.mark.parametrize(
@@ -154,13 +154,13 @@ def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
 
 def test_every_function_takes_a_gpu_by_name_path_and_description():
     problem = GemmProblem.of(512, 512, 512)
-    known = gemm_model.explain(problem, CONFIG, gemm_model.load_gpu("h200"))
+    known = gm.explain(problem, CONFIG, gm.load_gpu("h200"))
     for gpu in ("H200", H200_YAML):
-        assert gemm_model.explain(problem, CONFIG, gpu) == known
-        assert gemm_model.Ranker(gpu).gpu == gemm_model.load_gpu("h200")
-        assert gemm_model.triton_perf_model(gpu).gpu == gemm_model.load_gpu("h200")
+        assert gm.explain(problem, CONFIG, gpu) == known
+        assert gm.Ranker(gpu).gpu == gm.load_gpu("h200")
+        assert gm.triton_perf_model(gpu).gpu == gm.load_gpu("h200")
     for wrong in (None, 3, ["h200"]):
-        for call in (lambda gpu: predict(problem, CONFIG, gpu), lambda gpu: gemm_model.rank(problem, gpu)):
+        for call in (lambda gpu: predict(problem, CONFIG, gpu), lambda gpu: gm.rank(problem, gpu)):
             with pytest.raises(InputError, match="expected a GpuSpec, a name or a YAML file"):
                 call(wrong)
 
@@ -168,7 +168,7 @@ def test_every_function_takes_a_gpu_by_name_path_and_description():
 @pytest.mark.parametrize("count", ["x", 0, -1, 1.5, None])
 def test_a_count_that_is_none_is_refused(count):
     with pytest.raises(InputError, match="top_k is"):
-        gemm_model.rank(GemmProblem.of(512, 512, 512), "h200", count)
+        gm.rank(GemmProblem.of(512, 512, 512), "h200", count)
 
 
 def test_a_column_that_stands_twice_is_named():
@@ -191,29 +191,27 @@ def test_public_names_hold_whatever_was_imported_first():
 
 
 def test_a_gpu_is_a_name_a_file_or_a_description(tmp_path):
-    text = (Path(gemm_model.__file__).parent / "config" / "gpu" / "a100_sxm_80gb.yaml").read_text()
+    text = (Path(gm.__file__).parent / "config" / "gpu" / "a100_sxm_80gb.yaml").read_text()
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     problem, config = GemmProblem.of(512, 512, 512), KernelConfig(cta_m=128, cta_n=128)
-    routing = gemm_model.Routing(experts=2, tokens=512)
+    routing = gm.Routing(experts=2, tokens=512)
     for call in (
-        gemm_model.families,
+        gm.families,
         lambda gpu: predict(problem, config, gpu).runtime_us,
-        lambda gpu: gemm_model.rank(problem, gpu).best.candidate,
-        lambda gpu: gemm_model.Ranker(gpu).names,
-        lambda gpu: gemm_model.explain(problem, config, gpu).prediction.runtime_us,
-        lambda gpu: gemm_model.expected_time(problem, routing, config, gpu, model="SOLModel").mean_us,
+        lambda gpu: gm.rank(problem, gpu).best.candidate,
+        lambda gpu: gm.Ranker(gpu).names,
+        lambda gpu: gm.explain(problem, config, gpu).prediction.runtime_us,
+        lambda gpu: gm.expected_time(problem, routing, config, gpu, model="SOLModel").mean_us,
     ):
-        alike = [
-            call(gpu) for gpu in ("A100_SXM_80GB", path, str(path), gemm_model.load_gpu("a100_sxm_80gb"))
-        ]
+        alike = [call(gpu) for gpu in ("A100_SXM_80GB", path, str(path), gm.load_gpu("a100_sxm_80gb"))]
         assert alike == [alike[0]] * 4
-    assert gemm_model.families("a100_sxm_80gb") == ("cublas", "cutlass", "triton", "cudnn")
+    assert gm.families("a100_sxm_80gb") == ("cublas", "cutlass", "triton", "cudnn")
 
 
 PROBLEM = GemmProblem.of(512, 512, 512)
-ROUTING = gemm_model.Routing(experts=4, tokens=512)
-RANKER = gemm_model.Ranker("h200")
+ROUTING = gm.Routing(experts=4, tokens=512)
+RANKER = gm.Ranker("h200")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +230,8 @@ RANKER = gemm_model.Ranker("h200")
             lambda: GemmProblem.of(64, 64, 64, groups=5),
             "groups is of type int; expected a GroupedGemm or None",
         ),
-        (lambda: gemm_model.Epilogue(words=5), "words is of type int; expected a tuple"),
-        (lambda: gemm_model.GroupedGemm(rows=5), "rows is of type int; expected a tuple"),
+        (lambda: gm.Epilogue(words=5), "words is of type int; expected a tuple"),
+        (lambda: gm.GroupedGemm(rows=5), "rows is of type int; expected a tuple"),
         (lambda: KernelConfig(cta_m=64, cta_n=64, kernel=5), "kernel is of type int; expected a str"),
         (lambda: KernelConfig(cta_m=64, cta_n=64, fast_accum="x"), "fast_accum is 'x'; expected one of"),
         (lambda: KernelConfig(cta_m=64, cta_n=64, pdl="x"), "pdl is 'x'; expected one of"),
@@ -241,39 +239,39 @@ RANKER = gemm_model.Ranker("h200")
         (lambda: predict(PROBLEM, None, "h200"), "config is of type NoneType; expected a KernelConfig"),
         (lambda: predict(PROBLEM, CONFIG, "h200", options=[1]), r"options are \[1\]; expected a mapping"),
         (lambda: predict_table(None, "h200"), "frame is of type NoneType; expected a DataFrame"),
-        (lambda: gemm_model.rank(None), "problem is of type NoneType; expected a GemmProblem"),
-        (lambda: gemm_model.Ranker("h200").rank(None), "problem is of type NoneType"),
-        (lambda: gemm_model.explain(None, CONFIG, "h200"), "problem is of type NoneType"),
-        (lambda: gemm_model.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
+        (lambda: gm.rank(None), "problem is of type NoneType; expected a GemmProblem"),
+        (lambda: gm.Ranker("h200").rank(None), "problem is of type NoneType"),
+        (lambda: gm.explain(None, CONFIG, "h200"), "problem is of type NoneType"),
+        (lambda: gm.load_gpu(5), "gpu is 5; expected a name or a YAML file"),
         (lambda: predict(PROBLEM, CONFIG, "h200", model=[]), "model is of type list; expected a str"),
-        (lambda: gemm_model.rank([], "h200"), "problem is of type list; expected a GemmProblem"),
-        (lambda: gemm_model.rank(PROBLEM, "h200", top_k=[]), r"top_k is \[\]; expected a positive"),
-        (lambda: gemm_model.rank(PROBLEM, "h200", family=[]), "family is of type list; expected a str"),
-        (lambda: gemm_model.Ranker("h200", options=5), "options are 5; expected a mapping"),
-        (lambda: gemm_model.Ranker("h200").why_not(PROBLEM, None), "configuration is of type NoneType"),
-        (lambda: gemm_model.rank_routing(None, PROBLEM, ROUTING), "ranker is of type NoneType"),
-        (lambda: gemm_model.rank_routing(RANKER, PROBLEM, None), "routing is of type NoneType; expected a R"),
-        (lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, "x"), "top_k is 'x'; expected a positive"),
+        (lambda: gm.rank([], "h200"), "problem is of type list; expected a GemmProblem"),
+        (lambda: gm.rank(PROBLEM, "h200", top_k=[]), r"top_k is \[\]; expected a positive"),
+        (lambda: gm.rank(PROBLEM, "h200", family=[]), "family is of type list; expected a str"),
+        (lambda: gm.Ranker("h200", options=5), "options are 5; expected a mapping"),
+        (lambda: gm.Ranker("h200").why_not(PROBLEM, None), "configuration is of type NoneType"),
+        (lambda: gm.rank_routing(None, PROBLEM, ROUTING), "ranker is of type NoneType"),
+        (lambda: gm.rank_routing(RANKER, PROBLEM, None), "routing is of type NoneType; expected a R"),
+        (lambda: gm.rank_routing(RANKER, PROBLEM, ROUTING, "x"), "top_k is 'x'; expected a positive"),
         (
-            lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, count=1.5),
+            lambda: gm.rank_routing(RANKER, PROBLEM, ROUTING, count=1.5),
             "count of routings is 1.5; expected a positive whole number",
         ),
         (
-            lambda: gemm_model.rank_routing(RANKER, PROBLEM, ROUTING, seed=-1),
+            lambda: gm.rank_routing(RANKER, PROBLEM, ROUTING, seed=-1),
             "seed is -1; expected a whole number, 0 or more",
         ),
         (
-            lambda: gemm_model.expected_time(None, ROUTING, CONFIG, "h200"),
+            lambda: gm.expected_time(None, ROUTING, CONFIG, "h200"),
             "problem is of type NoneType; expected a GemmProblem",
         ),
-        (lambda: gemm_model.Routing(experts=4, tokens=4, exponent="x"), "routing has exponent 'x'"),
-        (lambda: gemm_model.Routing.parse(5, experts=4, tokens=4), "routing is of type int; expected a str"),
-        (lambda: gemm_model.ConvProblem.parse(5), "conv is of type int; expected a str"),
+        (lambda: gm.Routing(experts=4, tokens=4, exponent="x"), "routing has exponent 'x'"),
+        (lambda: gm.Routing.parse(5, experts=4, tokens=4), "routing is of type int; expected a str"),
+        (lambda: gm.ConvProblem.parse(5), "conv is of type int; expected a str"),
         (lambda: GemmProblem.of_conv(5), "conv is of type int; expected a ConvProblem"),
-        (lambda: gemm_model.Epilogue.parse(5), "epilogue is of type int; expected a str"),
-        (lambda: gemm_model.GroupedGemm.parse(5), "groups is of type int; expected a str"),
-        (lambda: gemm_model.families("h2000"), "unknown GPU 'h2000'; did you mean h20"),
-        (lambda: gemm_model.families(5), "gpu is 5; expected a GpuSpec, a name or a YAML file"),
+        (lambda: gm.Epilogue.parse(5), "epilogue is of type int; expected a str"),
+        (lambda: gm.GroupedGemm.parse(5), "groups is of type int; expected a str"),
+        (lambda: gm.families("h2000"), "unknown GPU 'h2000'; did you mean h20"),
+        (lambda: gm.families(5), "gpu is 5; expected a GpuSpec, a name or a YAML file"),
     ],
 )
 def test_values_of_another_kind_are_refused_in_a_sentence(call, sentence):
@@ -282,10 +280,10 @@ def test_values_of_another_kind_are_refused_in_a_sentence(call, sentence):
 
 
 def test_what_a_call_returned_changes_no_later_call():
-    gemm_model.gpus().clear()
-    assert "h200" in gemm_model.gpus()
+    gm.gpus().clear()
+    assert "h200" in gm.gpus()
     problem = GemmProblem.of(1024, 1024, 1024)
-    best = gemm_model.rank(problem, "h200", 2).best.prediction
+    best = gm.rank(problem, "h200", 2).best.prediction
     for numbers in (best.phases_us, best.details, best.bytes_by_level):
         before = dict(numbers)
         with pytest.raises(TypeError, match="read-only"):
@@ -293,11 +291,9 @@ def test_what_a_call_returned_changes_no_later_call():
         with pytest.raises(TypeError, match="read-only"):
             numbers.clear()
         assert pickle.loads(pickle.dumps(numbers)) == numbers == before
-    assert gemm_model.rank(problem, "h200", 2).best.prediction == best
+    assert gm.rank(problem, "h200", 2).best.prediction == best
     row = {"m": 1024, "n": 1024, "k": 1024, "in_dtype": "bf16", "cta_m": 128, "cta_n": 128}
-    tables = [
-        gemm_model.predict_table(pd.DataFrame([row]).assign(cluster_m=1, cluster_n=1), "h200") for _ in "ab"
-    ]
+    tables = [gm.predict_table(pd.DataFrame([row]).assign(cluster_m=1, cluster_n=1), "h200") for _ in "ab"]
     tables[0].loc[0, "predicted_us"] = 0.0
     assert tables[1]["predicted_us"][0] > 0.0
 

@@ -47,29 +47,7 @@ def test_bad_problems_are_told_in_a_sentence(words, sentence):
         AttentionProblem.parse(words)
 
 
-@pytest.mark.parametrize(
-    ("words", "config", "sentence"),
-    [
-        ("full heads=8 seq_q=64 head_dim=512", "flash_attention", "head_dim is 512"),
-        ("full heads=8 seq_q=64 head_dim=128", "flash_attention tile=256x64", "4 consumer groups; expected"),
-        # Q 128 x 256 and rings of 2 x 96 x 512 elements are 262144 bytes and 1024 more.
-        (
-            "full heads=8 seq_q=64 head_dim=256",
-            "flash_attention tile=128x96",
-            "needs 30720 bytes of shared memory more",
-        ),
-        # 192 / 2 + 256 / 2 accumulators of 160 registers.
-        ("full heads=8 seq_q=64 head_dim=256", "flash_attention tile=192x192", "needs 64 registers a thread"),
-        (
-            "full heads=8 seq_q=64 head_dim=128",
-            "flash_attention tile=96x64",
-            "expected a multiple of 64 rows",
-        ),
-        ("causal heads=8 seq_q=64 head_dim=128 window=9", "cudnn_attention", "expected no window"),
-        ("full heads=8 seq_q=64 head_dim=128 dtype=e4m3", "flash_attention", "expected bf16 or fp16"),
-        ("full heads=8 seq_q=1 seq_kv=64 head_dim=128", "flash_attention num_splits=65", "at most 64"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_kernels_that_cannot_run_are_refused"))
 def test_kernels_that_cannot_run_are_refused(words, config, sentence):
     with pytest.raises(InputError, match=sentence):
         predict(AttentionProblem.parse(words), AttentionConfig.parse(config), "h200")

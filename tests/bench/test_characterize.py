@@ -68,16 +68,7 @@ def test_a_disturbed_card_is_refused(second, words):
         agreed(READINGS, second)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"compute_capability": [10, 0]}, "driver says architecture sm100, description h200 says sm90"),
-        ({"sm_count": 114}, "driver says sm_count 114, description h200 says 132; .* gpu.sm_count=114"),
-        ({"dram_bus_bits": 5120}, "driver says dram_bus_bits 5120"),
-        ({"smem_bytes_per_cta": 101376}, "driver says smem_bytes_per_cta 101376"),
-        ({"l2_bytes": 31457280}, "driver says l2_bytes 31457280"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_driver_that_contradicts_the_description_is_heard"))
 def test_a_driver_that_contradicts_the_description_is_heard(change, words):
     with pytest.raises(InputError, match=words):
         require_agreement(load_gpu("h200"), CARD | change)

@@ -4,6 +4,7 @@ import pytest
 
 from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.core.conv import ConvProblem
+from tests.cases import cases
 
 NAME = (
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize{}_warpgroupsize{}_g1_"
@@ -15,15 +16,7 @@ CONV = ConvProblem.parse("fprop n=32 c=128 h=28 w=28 k=128 r=3 s=3 pad=1")
 BLOCK = "(384, 1, 1)"
 
 
-@pytest.mark.parametrize(
-    ("tile", "groups", "shares", "grid", "expected"),
-    [
-        # 25,088 pixels are 196 tiles, dealt to 30 clusters of four.
-        ("128x128x64", "1x1x1", "off", "(30, 4, 1)", (128, 128, 4, "pingpong", 1, "static")),
-        ("256x128x64", "2x1x1", "off", "(98, 1, 1)", (256, 128, 1, "cooperative", 1, "static")),
-        ("128x128x64", "1x1x1", "on", "(60, 2, 1)", (128, 128, 2, "pingpong", 1, "stream_k")),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_names_tell_tiles_and_how_warpgroups_share_them"))
 def test_names_tell_tiles_and_how_warpgroups_share_them(tile, groups, shares, grid, expected):
     cells = conv_cells(CONV, NAME.format(tile, groups, shares), grid, BLOCK)
     names = ("cta_m", "cta_n", "cluster_m", "schedule", "split_k", "scheduler")

@@ -9,6 +9,7 @@ from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.models import create_model, lasting, models, require_known
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 NAMES = [
@@ -30,22 +31,7 @@ def test_each_model_is_made_by_its_name_in_any_case_and_predicts(name):
     assert 128.3 < model.predict_batch(batch).runtime_us.item() < 500
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "sentence"),
-    [
-        ("Sol", {}, "unknown model 'Sol'; expected one of SOLModel, WSPersistentGEMMModel, "),
-        ("SOLModel", {"regime": "burst"}, "SOLModel: unknown option 'regime'; expected none"),
-        (
-            "KernelModel",
-            {"resdiual": "off"},
-            "unknown option 'resdiual'; expected one of calibration, regime, l2, without, residual",
-        ),
-        ("KernelModel", {"l2": "hot"}, "l2 is 'hot'; expected one of cold"),
-        ("KernelModel", {"without": ["gravity"]}, "gravity"),
-        ("KernelModel", {"regime": "slow"}, "regime is 'slow'; expected one of burst, graph"),
-        ("OverlapModel", {"layers": 4}, "option 'parameters' is missing; expected what config/model/Ov"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_unknown_names_options_and_values_are_named"))
 def test_unknown_names_options_and_values_are_named(name, options, sentence):
     with pytest.raises(InputError, match=sentence):
         create_model(name, H200, options)

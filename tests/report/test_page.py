@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,11 +19,13 @@ from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
 from gemm_model.report.page.pipeline import stages_taken
+from gemm_model.report.plots import swept
 from tests.cases import cases
+from tests.conftest import ROOT
 
 pytest.importorskip("plotly", reason="pages need plotly (extra `page`)")
 
-BURST = Path(__file__).parents[2] / "data/measurements/h200/burst.csv.gz"
+BURST = ROOT / "data/measurements/h200/burst.csv.gz"
 SHAPE = ["--m", "512", "--n", "1024", "--k", "2048"]
 
 
@@ -86,7 +87,9 @@ def test_pages_of_other_verbs(words, titles, tmp_path):
     shapes.write_text("m,n,k\n512,1024,2048\n16,4096,4096\n8192,8192,1024\n", encoding="utf-8")
     words = [str(shapes) if word == "SHAPES" else word for word in words]
     assert main([*words, "--html", str(tmp_path / "page.html")]) == 0
-    assert [figure["title"] for figure in content(tmp_path / "page.html")["figures"]] == [*titles]
+    figures = content(tmp_path / "page.html")["figures"]
+    assert [figure["title"] for figure in figures] == [*titles]
+    assert all(figure["height_px"] > 100 for figure in figures)
     assert (tmp_path / "page.html").stat().st_size < 4e6
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
@@ -127,6 +130,25 @@ def test_shares_of_an_attentions_units_are_of_its_runtime(traces):
         "Limited by"
     ]
     assert 80.0 < sum(found["x"]) < 101.0
+
+
+def test_parts_of_a_model_tell_calls_and_the_time_of_each(traces):
+    words = [str(ROOT / "examples/llama_8b.json"), "--batch", "4", "--context", "100"]
+    (found,) = next(iter(traces("model", *words).values()))
+    assert all(re.match(r"\d+ x [\d.,]+ us, ", text) for text in found["text"])
+
+
+def test_a_sweep_of_several_cards_names_them(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = {"predicted_us": 8.0, "tflops": 1.0, "error_band": 0.1}
+    swept(
+        [{"m": m, "gpu": gpu, **cells} for m in (64, 128) for gpu in ("h200", "l40s")],
+        "m",
+        tmp_path / "s.svg",
+    )
+    assert {"<!-- h200 -->", "<!-- l40s -->"} <= set(
+        re.findall("<!-- .* -->", (tmp_path / "s.svg").read_text())
+    )
 
 
 def test_full_waves_are_drawn_alone_where_no_wave_is_partial(traces):
