@@ -19,11 +19,13 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
+from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.regimes import GRAPH, SUSTAINED
 from gemm_model.kernels.registry import TORCH_FAMILY
+from gemm_model.tables.table import predict_frame
 
 Tables = Mapping[str, pd.DataFrame]
 GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
@@ -32,8 +34,9 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8
 WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 25600, 65536)
 """Sizes m, and n and k, of the table; aiconfigurator interpolates between them."""
 CALLS, TIMED = 72, 36
-"""Calls of a product that its collectors run without a rest, and the last of them, which they time [1]: 12 and 6
-rounds of six layers; collector/vllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
+LAYERS = 6
+"""Calls of a product that its collectors run without a rest, the last of them, which they time, and layers that take
+turns [1]: 12 and 6 rounds; collector/vllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
 TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
 
 
@@ -93,11 +96,15 @@ def fallen_share(rested_us: FloatArray, calls: Any = CALLS, timed: Any = TIMED) 
 
 
 def _calls_us(gpu: GpuSpec, sizes: pd.DataFrame, regime: str, advance: Callable[[int], None]) -> FloatArray:
-    """The library's call of each size [us]."""
-    ranker = Ranker(gpu, family=TORCH_FAMILY, options={"regime": regime})
-    found = rank_table(sizes, ranker, advance, own=True)
-    fastest_us, limiter = found["predicted_us"].to_numpy(np.float64), found["limiter"].to_numpy()
-    return np.array(ranker.heuristic_choice.time_us(fastest_us, limiter), np.float64)
+    """The library's call of each size [us]: layers share A and take turns, so that L2 keeps what it can of weights."""
+    ranker = Ranker(gpu, family=TORCH_FAMILY, options={"regime": regime, "l2": "written"})
+    ranked = rank_table(sizes, ranker, advance, own=True)
+    m, n, k = (sizes[size].to_numpy(np.int64) for size in "mnk")
+    element_bytes = sizes["in_dtype"].map(lambda name: element_type(name).bits / 8.0)
+    between_bytes = LAYERS * (element_bytes * n * k + 2.0 * m * n) + element_bytes * m * k
+    found = predict_frame(ranked.assign(footprint_bytes=between_bytes), ranker.model)
+    limiter = np.array(found.limiter_names)[found.limiter]
+    return np.array(ranker.heuristic_choice.time_us(found.runtime_us, limiter), np.float64)
 
 
 def grid(products: Iterable[tuple[int, int]] = ()) -> pd.DataFrame:
