@@ -298,9 +298,7 @@ rate's in work: the clock's under MMAs."""
 def _require_intervals(gpu: GpuSpec) -> None:
     """Raises InputError for an interval of no number that has one, or that is no share."""
     for name, width in gpu.intervals.items():
-        if name not in ASSUMED_INTERVALS:
-            known = ", ".join(ASSUMED_INTERVALS)
-            raise InputError(f"GPU {gpu.name}: intervals.{name}; expected one of {known}")
+        require_one_of(f"GPU {gpu.name}: intervals.{name}", name, ASSUMED_INTERVALS)
         INTERVAL.require(f"GPU {gpu.name}", f"intervals.{name}", width)
 
 

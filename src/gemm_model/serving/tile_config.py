@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,17 +52,6 @@ class TileConfig:
                 raise InputError(f"{name} is {value}; expected a power of 2")
         if self.group_m < 1 or self.stages < 1:
             raise InputError(f"group_m is {self.group_m}, stages {self.stages}; expected at least 1 of each")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> TileConfig:
-        """From a framework's mapping; warps and stages that it leaves out are Triton's 4 and 3."""
-        try:
-            return cls(**{name: int(values[key]) for name, key in KEYS.items() if key in values})
-        except (TypeError, ValueError):
-            expected = ", ".join(KEYS.values())
-            raise InputError(
-                f"configuration {dict(values)!r}; expected whole numbers of {expected}"
-            ) from None
 
     def as_mapping(self) -> dict[str, int]:
         """As the frameworks' files hold it."""
