@@ -91,9 +91,8 @@ def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
     found = _KERNELS.get((config.kernel, gpu.kernel_architecture))
     if found is None:
         known = [name for name, arch in _KERNELS if arch == gpu.kernel_architecture]
-        expected = ", ".join(known) or "a GPU of sm80 or newer"
-        card = f"{gpu.name} ({gpu.architecture})"
-        raise InputError(f"kernel {config.kernel} does not run on {card}; expected {expected}")
+        card = f"{gpu.name} ({gpu.architecture}); expected {', '.join(known) or 'a GPU of sm80 or newer'}"
+        raise InputError(f"kernel {config.kernel} does not run on {card}")
     return CUDNN_DECODE if found is CUDNN and config.tile_m == CUDNN_DECODE.group_rows else found
 
 

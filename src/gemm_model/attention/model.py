@@ -336,8 +336,7 @@ class AttentionModel:
         clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
         sms = self.gpu.sm_count
         for _ in range(CLOCK_STEPS):
-            times = times_at(demand, clock, np.minimum(demand.tiles, sms))
-            mean = times.mean_clk(demand)
+            mean = times_at(demand, clock, np.minimum(demand.tiles, sms)).mean_clk(demand)
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)
 

@@ -127,16 +127,17 @@ def busiest_sm(
     alike = np.ceil(np.log2(np.maximum(order.run_of(tiles - 1.0) - order.run_of(before), 0.0) + 1.0) / 2.0)
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
-        shape = len(rows), last, workers
-        result[rows] = _dealt(batch[rows], tiles[rows], shape, mean_clk[rows], partial(tile_clk, rows))
+        result[rows] = _dealt(
+            batch[rows], tiles[rows], (last, workers), mean_clk[rows], partial(tile_clk, rows)
+        )
     return result
 
 
 def _dealt(
-    rows: AttentionBatch, tiles: FloatArray, shape: tuple[int, int, int], mean_clk: FloatArray, tile_clk: _Clk
+    rows: AttentionBatch, tiles: FloatArray, places: tuple[int, int], mean_clk: FloatArray, tile_clk: _Clk
 ) -> FloatArray:
     """The busiest SM's time of each row [clk]; `dealt` are times of tiles by row, round and SM, rounds last."""
-    _, dealt_rounds, workers = shape
+    dealt_rounds, workers = places
     order, earlier = TileOrder(rows), (np.ceil(tiles / workers) - dealt_rounds) * workers
     before = np.maximum(earlier, 0.0)
     first, last = order.run_of(before), order.run_of(tiles - 1.0)
@@ -146,7 +147,7 @@ def _dealt(
     # Before the first tile and after the last one there is nothing.
     clk = np.pad(tile_clk(key_blocks(rows, block[:-1])), ((1, 1), (0, 0)))
     counts = np.diff(begin, axis=0)
-    dealt = np.repeat(clk.T.ravel(), counts.T.ravel().astype(np.int64)).reshape(shape)
+    dealt = np.repeat(clk.T.ravel(), counts.T.ravel().astype(np.int64)).reshape(-1, *places)
     even_clk = np.maximum(tiles * mean_clk - (clk * counts).sum(axis=0), 0.0) / workers
     loads = np.where(before > 0, even_clk, 0.0)[:, None] + dealt[:, 0]
     for step in range(1, dealt_rounds):

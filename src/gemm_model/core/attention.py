@@ -265,5 +265,4 @@ class AttentionConfig:
     @property
     def fields(self) -> Mapping[str, Any]:
         """By the names that columns of tables have; flags are 0 and 1."""
-        cells = asdict(self).items()
-        return {name: int(value) if isinstance(value, bool) else value for name, value in cells}
+        return {name: int(cell) if isinstance(cell, bool) else cell for name, cell in asdict(self).items()}
