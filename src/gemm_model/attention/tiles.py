@@ -121,15 +121,13 @@ def busiest_sm(
     """
     result = np.ceil(tiles / workers) * mean_clk
     uneven = batch.causal & (query_blocks(batch) > 1.0) & (tiles < MOST_COUNTED)
-    last = int(room_numbers("attention").dealt_rounds)
-    order, before = TileOrder(batch), np.maximum(np.ceil(tiles / workers) - last, 0.0) * workers
+    dealt = int(room_numbers("attention").dealt_rounds), workers
+    order, before = TileOrder(batch), np.maximum(np.ceil(tiles / workers) - dealt[0], 0.0) * workers
     # Rows with about as many runs, up to four times as many, are dealt together: their arrays are as long.
     alike = np.ceil(np.log2(np.maximum(order.run_of(tiles - 1.0) - order.run_of(before), 0.0) + 1.0) / 2.0)
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
-        result[rows] = _dealt(
-            batch[rows], tiles[rows], (last, workers), mean_clk[rows], partial(tile_clk, rows)
-        )
+        result[rows] = _dealt(batch[rows], tiles[rows], dealt, mean_clk[rows], partial(tile_clk, rows))
     return result
 
 
