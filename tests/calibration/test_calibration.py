@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.calibration.fit import Donor, fit, free_from
+from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit, free_from
 from gemm_model.calibration.hold_out import HoldOut
-from gemm_model.calibration.observations import folds_of, observe, size_groups
+from gemm_model.calibration.observations import folds_of, observe, of_twins, size_groups
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
@@ -169,6 +169,28 @@ def test_rows_whose_role_is_not_fit_are_left_out(tmp_path):
     assert any(f"left out {len(held_out)} rows whose role is not fit" in note for note in data.notes)
 
 
+def test_too_few_shapes_with_a_whole_k_are_refused(tmp_path):
+    split = measured(shapes=10, seed=4).assign(split_k=2)
+    path = save(pd.concat([measured(shapes=3).assign(split_k=1), split]), tmp_path / "t.csv")
+    with pytest.raises(InputError, match="3 shapes of fp16 operands in the burst regime; expected 8"):
+        load_tables([path], H200, QUACK)
+
+
+def test_the_captured_graph_tells_how_a_library_launched(tmp_path):
+    path = save(measured(shapes=10).assign(pdl="", programmatic_edges=1), tmp_path / "t.csv")
+    assert set(load_tables([path], H200, QUACK).by_kind["fp16"]["burst"]["pdl"]) == {"1"}
+
+
+def test_a_kernel_is_its_own_twin_and_no_other_tiles():
+    seen = observe(measured(shapes=10), H200, QUACK)
+    assert of_twins(seen, seen, seen.runtime_us) == pytest.approx(seen.runtime_us)
+
+
+def test_kernels_with_a_whole_k_tell_nothing_of_splits_chains_and_kinds():
+    others = ("split_k.", "power.", "chain.", "grouped.", "fused_epilogue.")
+    assert not [name for name in DEFAULT_FREE if name.startswith(others)]
+
+
 def test_a_table_of_rows_with_a_warm_l2_leaves_those_of_the_others(tmp_path):
     cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
     save(measured(shapes=10), cold)
@@ -222,7 +244,15 @@ def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):
     words = ("--input", table, "--output", output, "--report", report, "--from", donor, "--residual", "off")
     outcome = gemm_model("calibrate", *words, "--fit", "tensor,dram", "--hold-outs", "shapes")
     assert outcome.code == 0, outcome.err
-    assert "HELD-OUT ACCURACY" in report.read_text()
+    text = report.read_text()
+    assert "HELD-OUT ACCURACY" in text
+    # The fitted numbers, none of which was left at a bound.
+    assert {name for name in VALUES if f"{name} " in text} == {
+        "tensor.efficiency",
+        "tensor.issue_clk",
+        "dram.efficiency",
+    }
+    assert "(at bound)" not in text
     found = load_calibration(output)
     assert found.fitted == {"tensor.efficiency", "tensor.issue_clk", "dram.efficiency"}
     values = found.numbers["fp16"].values()

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, predict
-from gemm_model.choice.selection import Ranker, describe, rank
+from gemm_model.choice.selection import Ranker, rank
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import BatchPrediction
@@ -32,11 +32,6 @@ def loaded(options):
 @pytest.fixture(scope="module")
 def corrected(options):
     return Ranker("h200", options=options)
-
-
-@pytest.fixture(scope="module")
-def physical(options):
-    return Ranker("h200", options={**options, "residual": "off"})
 
 
 def kernels_corrected_one_and_all(ranker, problem):
@@ -65,20 +60,6 @@ def test_the_first_is_the_least_of_all_candidates_in_all_tile_orders(sizes, dtyp
     assert ranker.rank(problem, 8).best.prediction.runtime_us == pytest.approx(least_us, rel=1e-9)
     row = rank_table(pd.DataFrame([{**dict(zip("mnk", sizes, strict=True)), "in_dtype": dtype}]), ranker)
     assert row["predicted_us"].item() == pytest.approx(least_us, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "sizes", [(1024, 4096, 4096), (64, 4096, 7168), (8192, 8192, 8192), (264, 1544, 7168)]
-)
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-def test_the_first_kernels_are_those_of_correcting_every_candidate(corrected, physical, sizes, dtype):
-    problem = GemmProblem.of(*sizes, dtype)
-    kernel_us, _ = kernels_corrected_one_and_all(corrected, problem)
-    ranking = corrected.rank(problem, 8)
-    found = [choice.prediction.runtime_us for choice in ranking.choices]
-    assert found == pytest.approx(np.sort(kernel_us)[:8], rel=1e-9)
-    assert all("residual" in choice.prediction.phases_us for choice in ranking.choices)
-    assert ranking.candidates == physical.rank(problem, 8).candidates
 
 
 def test_a_shape_seen_before_is_answered_from_memory_and_a_file_read_again(tmp_path, options):
@@ -124,12 +105,6 @@ def test_a_choice_is_predicted_like_the_same_kernel_alone(options):
         assert found.details == pytest.approx(alone.details, rel=1e-9)
         assert found.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
         assert (found.limiter, found.error_band) == (alone.limiter, alone.error_band)
-
-
-def test_the_best_is_not_told_why_it_did_not_win(corrected):
-    problem = GemmProblem.of(1024, 4096, 4096)
-    best = corrected.rank(problem, 1).best.candidate
-    assert "as fast as any" in corrected.why_not(problem, describe(best))
 
 
 def test_corrected_rows_differ_by_a_phase():

@@ -55,14 +55,6 @@ def test_a_swapped_candidate_is_predicted_like_the_transposed_problem():
     assert prediction.runtime_us[index] == pytest.approx(single.runtime_us)
 
 
-def test_the_package_exports_rank_with_its_default_model():
-    ranking = gemm_model.rank(GemmProblem.of(512, 512, 512), "h200", top_k=2)
-    single = predict(ranking.problem, ranking.best.candidate.config, "h200", DEFAULT_MODEL)
-    if not ranking.best.candidate.swap_ab:
-        assert single.runtime_us == pytest.approx(ranking.best.prediction.runtime_us)
-    assert len(ranking.choices) == 2
-
-
 def test_the_number_of_ties_counts_all_kernels_in_the_band():
     ranking = RANKER.rank(PROBLEM, 3)
     space, _, times = whole_kernels(RANKER, PROBLEM)
@@ -160,12 +152,6 @@ def test_no_cluster_has_more_ctas_than_there_are_sms():
     assert {config.cluster_m * config.cluster_n for config in configs} == {1, 2}
     with pytest.raises(InputError, match="cluster 2x2; expected at most 3 CTAs"):
         predict(PROBLEM, KernelConfig(cta_m=128, cta_n=256, cluster_m=2, cluster_n=2), part)
-
-
-def test_a_gpu_description_does_as_well_as_its_name():
-    named = rank(PROBLEM, "h200", 1, model=CLASSIC).best
-    described = rank(PROBLEM, load_gpu("h200"), 1, model=CLASSIC).best
-    assert described == named
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_bad_choices_are_refused"))

@@ -19,7 +19,7 @@ from gemm_model.kernel_model.placement import (
 )
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.family import TileOrder
-from tests.kernel_model.kernels import H200, found_of, schedule_of
+from tests.kernel_model.kernels import H200, found_of
 
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
 
@@ -129,21 +129,6 @@ def test_matrices_of_a_batch_have_panels_of_their_own():
     # Where they share A, each GPC wants one of its rows.
     minor, major = asked(TWO_GPCS, 2 * 128, 128, matrices=4, shared=(True, False), raster="along_n")
     assert sorted((minor[0], major[0])) == pytest.approx([2 / 8, 8 / 8])
-
-
-@pytest.mark.parametrize(("size", "matrices"), [(4096, 1), (256, 64)])
-def test_numbers_and_columns_agree(size, matrices):
-    problem = GemmProblem.of(size, size, 4096, batch=matrices)
-    schedule = schedule_of(batch_of([(problem, KernelConfig(cta_m=128, cta_n=128))]))
-    names = ("group", "group_steps", "groups", "resident")
-    numbers = {name: float(np.ravel(getattr(schedule, name))[0]) for name in names}
-    for column, number in zip(
-        requests_in_order(schedule, np.array([1.0]), H200, SERPENTINE),
-        requests_in_order(replace(schedule, **numbers, minor_is_m=True), 1.0, H200, SERPENTINE),
-        strict=True,
-    ):
-        assert type(number) is float
-        assert column[0] == number
 
 
 def test_threads_that_ask_for_new_waves_at_once_get_what_one_gets():

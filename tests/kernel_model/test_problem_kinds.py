@@ -376,19 +376,6 @@ def test_a_shared_operand_is_read_once_and_the_kernel_is_the_same():
     assert prediction.caveats == ()
 
 
-@pytest.mark.parametrize("config", [KERNEL, PAIRS])
-@pytest.mark.parametrize("options", [{}, {"residual": "off"}, {"regime": "graph"}])
-def test_what_is_plain_after_all_takes_the_same_time_to_the_digit(config, options):
-    plain = gm.predict(gm.GemmProblem.of(6272, 256, 512), config, "h200", options=options)
-    same = [
-        gm.GemmProblem.of(6272, 256, 512, groups="6272"),
-        gm.GemmProblem.of(6272, 256, 512, epilogue=""),
-        gm.GemmProblem.of_conv("fprop n=8 c=512 h=28 w=28 k=256 r=1 s=1"),
-    ]
-    for problem in same:
-        assert gm.predict(problem, config, "h200", options=options) == plain
-
-
 def test_a_plain_row_among_others_takes_the_same_time_to_the_digit():
     plain = gm.GemmProblem.of(4000, 4096, 4096)
     others = [

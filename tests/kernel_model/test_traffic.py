@@ -1,13 +1,10 @@
 """Bytes that a kernel moves, counted by hand."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gemm_model.core.batch import batch_of
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import merged_share, traffic
@@ -304,12 +301,3 @@ def test_split_k_writes_and_reads_partial_sums():
     whole, split = (moved(row((512, 512, 4096), cta_m=128, cta_n=128, split_k=n), ALONE) for n in (1, 4))
     # Three further sums of 4 bytes, and the total read once.
     assert split.l2_request_bytes - whole.l2_request_bytes == pytest.approx(512 * 512 * 4 * (3 + 1))
-
-
-def test_numbers_and_arrays_take_the_same_formulas():
-    problem, config = GemmProblem.of(1000, 3000, 520), KernelConfig(cta_m=128, cta_n=192, cluster_m=2)
-    arrays = moved(batch_of([(problem, config)]))
-    scalars = moved(row((1000, 3000, 520), cta_m=128, cta_n=192, cluster_m=2))
-    for spec in fields(arrays):
-        found = np.atleast_1d(getattr(arrays, spec.name))[0]
-        assert found == pytest.approx(getattr(scalars, spec.name), rel=1e-12)
