@@ -13,9 +13,11 @@ import pytest
 from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit, free_from
 from gemm_model.calibration.hold_out import HoldOut
 from gemm_model.calibration.observations import folds_of, observe, of_twins, size_groups
+from gemm_model.calibration.pick_residual_fit import calls_of
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.core.errors import InputError
+from gemm_model.core.problem import GemmProblem
 from gemm_model.core.processes import local_processes
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
@@ -177,8 +179,23 @@ def test_too_few_shapes_with_a_whole_k_are_refused(tmp_path):
 
 
 def test_the_captured_graph_tells_how_a_library_launched(tmp_path):
-    path = save(measured(shapes=10).assign(pdl="", programmatic_edges=1), tmp_path / "t.csv")
-    assert set(load_tables([path], H200, QUACK).by_kind["fp16"]["burst"]["pdl"]) == {"1"}
+    rows = measured(shapes=10).assign(programmatic_edges=1)
+    path = save(rows.assign(pdl=["", "0"] * (len(rows) // 2)), tmp_path / "t.csv")
+    # What was asked for stays.
+    assert load_tables([path], H200, QUACK).by_kind["fp16"]["burst"]["pdl"][:4].tolist() == [
+        "1",
+        "0",
+        "1",
+        "0",
+    ]
+
+
+def test_calls_of_other_libraries_are_no_choices_of_cudnn(tmp_path):
+    conv = GemmProblem.of_conv("fprop n=8 c=64 h=28 w=28 k=64 r=3 s=3 pad=1")
+    rows = pd.DataFrame({"kernel": ["cudnn", "cublas"], "conv": [conv.conv.name, ""], "runtime_us": 20.0})
+    rows = rows.assign(in_dtype="bf16", m=conv.m, n=conv.n, k=conv.k)
+    found = calls_of([save(rows, tmp_path / "t.csv")], H200)
+    assert len(found.layer) == len(found.log_error) == 1
 
 
 def test_a_kernel_is_its_own_twin_and_no_other_tiles():
