@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from measured import path_of
 
-from gemm_model.bench.environment import provenance
+from gemm_model.bench.row_log import provenance
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import load_gpu
 from gemm_model.overlap.chain import LayerChain, PreviousSpec

@@ -44,8 +44,8 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def run(plan_path: Path, output: Path, seconds: float) -> None:
     """Times of all rows, then counters of those with a fault; told rows are written as they come."""
     from gemm_model.bench import runner
-    from gemm_model.bench.environment import KeptTable
     from gemm_model.bench.provider import load_provider
+    from gemm_model.bench.row_log import KeptTable
     from gemm_model.bench.worker_process import WorkerProcess
 
     # A shipped table also holds the counters of its rows, which are measured again below.
@@ -115,7 +115,7 @@ def judge(output: Path) -> None:
 
 def _named(base: dict[str, str], row: Any) -> list[str]:
     """Names of the suspects, '' first where no fault is named, of the kernel that was meant."""
-    from gemm_model.integrations.nsight import SECTOR_BYTES, CountedKernel, beside
+    from gemm_model.integrations.profile import SECTOR_BYTES, CountedKernel, beside
     from gemm_model.kernel_model.question import World
 
     meant = row_from_columns(base, regime="counters")

@@ -25,11 +25,10 @@ from pathlib import Path
 import pynvml
 import torch
 
-from gemm_model.bench.environment import package_versions, timestamp
 from gemm_model.bench.provider import Operands
-from gemm_model.bench.simt.driver import compiled_path, load
+from gemm_model.bench.row_log import package_versions, timestamp
 from gemm_model.bench.simt.ladder import LADDER
-from gemm_model.bench.simt.provider import SimtProvider
+from gemm_model.bench.simt.provider import SimtProvider, compiled_path, load
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.problem import GemmProblem
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gemm_model.calibration.joint import Group, JointFit, Kind, Parameter, byte_errors, joint_fit, parameters
+from gemm_model.calibration.fit import Group, JointFit, Kind, Parameter, byte_errors, joint_fit, parameters
 from gemm_model.calibration.observations import FoldFit, Observations, observe, sizes
 from gemm_model.calibration.report import write_numbers, write_silicon
 from gemm_model.calibration.residual_fit import corrected_fold_us, train_on

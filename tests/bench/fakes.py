@@ -17,8 +17,8 @@ from gemm_model.bench.provider import (
     KernelError,
     Operands,
     OutOfMemoryError,
+    Rotation,
 )
-from gemm_model.bench.rotation import Rotation
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 

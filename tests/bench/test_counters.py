@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gemm_model.bench import counters
-from gemm_model.bench.environment import KeptTable
+from gemm_model.bench.row_log import KeptTable
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
 from gemm_model.bench.worker_process import WorkerProcess

@@ -2,7 +2,7 @@
 
 import sys
 
-from gemm_model.bench.environment import command_line
+from gemm_model.bench.row_log import command_line
 
 
 def test_the_command_keeps_no_directory_of_the_machine(monkeypatch):

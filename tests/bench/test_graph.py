@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.bench.device import PairedTiming, in_turn
-from gemm_model.bench.rotation import Rotation, rotation_of
+from gemm_model.bench.provider import Rotation, rotation_of
 from gemm_model.bench.rows import Chain, Row, row_from_columns
 from gemm_model.bench.sweep import ChainOptions, chained
 from gemm_model.core.errors import InputError

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from gemm_model.calibration.design import d_optimal, left_unknown, log_jacobian, planned, spread_out
+from gemm_model.calibration.planning import d_optimal, left_unknown, log_jacobian, planned, spread_out
 from gemm_model.core.errors import InputError
 
 

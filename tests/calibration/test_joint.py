@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gemm_model.calibration import fit, joint
-from gemm_model.calibration.joint import Group, Parameter, joint_fit, parameters
+from gemm_model.calibration import fit
+from gemm_model.calibration.fit import Group, Parameter, joint_fit, parameters
 from gemm_model.calibration.observations import observe
 from gemm_model.kernel_model.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured
@@ -35,7 +35,7 @@ def test_a_joint_fit_finds_the_numbers_that_made_the_rows_of_two_types():
 
 def test_intervals_are_those_of_the_linearised_fit():
     free, bounds = [Parameter("l2.efficiency"), Parameter("tensor.efficiency")], {"l2.efficiency": (0.5, 1.5)}
-    problem = joint._Problem([], H200, dict.fromkeys(KINDS, VALUES), free, bounds)
+    problem = fit._Problem([], H200, dict.fromkeys(KINDS, VALUES), free, bounds)
     found = problem.result(np.array([0.25, 1.2]), np.array([[1, 1], [1, 0], [0, 0], [0, 0]]), np.ones(4))
     # The inverse of [[2, 1], [1, 1]] is [[1, -1], [-1, 2]]; four squares of 1 over 4 - 2 rows double it.
     assert list(found.values.values()) == [0.75, 1.0]
@@ -58,5 +58,5 @@ def test_clocks_and_bytes_count_beside_times(regime, weights, joint_weights):
     shares = np.repeat([0.96987, 1.05768], [8, 4])
     for part, weight in zip(fit._errors(rows, H200, NUMBERS, regime), weights, strict=True):
         assert part == pytest.approx(0.1 * weight * shares[: len(part)], rel=1e-4)
-    parts = joint._errors(Group("quack", "fp16", regime, rows), times)
+    parts = fit._group_parts(Group("quack", "fp16", regime, rows), times)
     assert [part.mean() / 0.1 for part in parts[-len(joint_weights) :]] == pytest.approx(joint_weights)

@@ -28,8 +28,7 @@ from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
 from gemm_model.fleet import cluster, journal
-from gemm_model.fleet.stream import Stream
-from gemm_model.fleet.sweep import cards_of, crew_of
+from gemm_model.fleet.sweep import Stream, cards_of, crew_of
 from tests.bench import fakes
 from tests.cases import cases
 from tests.conftest import ROOT

@@ -56,7 +56,7 @@ def test_bad_kernels_are_refused():
 def test_every_kernel_compiles(tmp_path, monkeypatch):
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", exc_type=ImportError)
     from gemm_model.bench.kernel_cache import CACHE_VARIABLE
-    from gemm_model.bench.simt.driver import compiled_path
+    from gemm_model.bench.simt.provider import compiled_path
 
     try:
         nvrtc.nvrtcVersion()

@@ -10,7 +10,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.integrations.nsight import METRICS, CountedKernel, beside, read_export, with_parts
+from gemm_model.integrations.profile import METRICS, CountedKernel, beside, read_export, with_parts
 from gemm_model.kernel_model.faults import COUNTS, FAULTS, suspects
 from gemm_model.kernel_model.question import World
 

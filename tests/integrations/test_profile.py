@@ -9,8 +9,7 @@ from gemm_model import predict
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
-from gemm_model.integrations.nsight import config_of
-from gemm_model.integrations.profile import Launches, lay_beside, library_of, read_profile
+from gemm_model.integrations.profile import Launches, config_of, lay_beside, library_of, read_profile
 
 NVJET = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 SPLIT = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"

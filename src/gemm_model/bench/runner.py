@@ -21,9 +21,8 @@ from typing import Any, Protocol
 from gemm_model import __version__
 from gemm_model.bench import counters
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.environment import timestamp
 from gemm_model.bench.provider import Provider
-from gemm_model.bench.row_log import line_of
+from gemm_model.bench.row_log import line_of, timestamp
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.sweep import estimated_kernel_us, estimated_row_ms, kernel_key, problem_key, shape_key
 from gemm_model.bench.worker import check_request, time_request

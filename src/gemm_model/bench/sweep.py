@@ -11,8 +11,7 @@ from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
-from gemm_model.bench.provider import Config, KernelError, Provider
-from gemm_model.bench.rotation import MOST_COPIES
+from gemm_model.bench.provider import MOST_COPIES, Config, KernelError, Provider
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError

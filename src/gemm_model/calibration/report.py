@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.joint import Kind, Parameter
+from gemm_model.calibration.fit import Kind, Parameter
 from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, CalibrationResult, Validation, rounded
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping

@@ -24,7 +24,6 @@ from gemm_model.calibration.fit import (
     fitted,
     free_from,
 )
-from gemm_model.calibration.hold_out import HeldOutTimes, HoldOut, worth_it
 from gemm_model.calibration.observations import (
     FOLDS,
     MEASURED,
@@ -36,11 +35,14 @@ from gemm_model.calibration.observations import (
     size_groups,
 )
 from gemm_model.calibration.residual_fit import (
+    HeldOutTimes,
+    HoldOut,
     TakenForest,
     catboost,
     taken_forest,
     train_on,
     whole_forest,
+    worth_it,
 )
 from gemm_model.calibration.tables import (
     FEWEST_SHAPES,

@@ -14,8 +14,8 @@ from typing import Any
 from gemm_model.bench import runner
 from gemm_model.bench.absent import without_packages
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.environment import KeptTable, provenance
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
+from gemm_model.bench.row_log import KeptTable, provenance
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import (
     ChainOptions,

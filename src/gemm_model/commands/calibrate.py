@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Document | None:
         files.append(args.report)
 
     def page() -> Page:
-        from gemm_model.report.page.calibration import calibration_page
+        from gemm_model.report.page.table import calibration_page
 
         return calibration_page(result, chosen.gpu, args.output)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.bench.environment import command_line, package_versions, timestamp
+from gemm_model.bench.row_log import command_line, package_versions, timestamp
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path

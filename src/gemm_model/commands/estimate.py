@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.pipeline_choice import changed_machine
+from gemm_model.commands.solve import changed_machine
 from gemm_model.config import YAML_SUFFIXES
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write

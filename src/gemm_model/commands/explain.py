@@ -19,8 +19,16 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.settings import Settings
-from gemm_model.integrations.nsight import Beside, beside, config_of, read_export, with_parts
-from gemm_model.integrations.profile import lay_beside, library_of, read_profile
+from gemm_model.integrations.profile import (
+    Beside,
+    beside,
+    config_of,
+    lay_beside,
+    library_of,
+    read_export,
+    read_profile,
+    with_parts,
+)
 from gemm_model.kernel_model.comparison import Difference, difference
 from gemm_model.kernel_model.explanation import MODEL, Explanation, explain, limits
 from gemm_model.kernel_model.faults import COUNTS

@@ -24,7 +24,7 @@ from gemm_model.report.page.choice import ranking_page
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gemm_model.choice.across_families import Against
+    from gemm_model.choice.table_ranking import Against
 
 
 def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
@@ -95,8 +95,7 @@ def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Documen
 
 
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
-    from gemm_model.choice.across_families import rank_table_against
-    from gemm_model.choice.table_ranking import choices_of, rank_table
+    from gemm_model.choice.table_ranking import choices_of, rank_table, rank_table_against
 
     ranker = ranker_of(args)
     with common.progress("ranking", len(frame)) as advance:
@@ -130,7 +129,7 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
-    from gemm_model.choice.across_families import against, best_of_each
+    from gemm_model.choice.table_ranking import against, best_of_each
 
     # Each kernel may have a twin, which is not listed.
     ranking = ranker.rank(problem, 2 * args.top)

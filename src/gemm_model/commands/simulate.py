@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common
-from gemm_model.commands.pipeline_choice import (
+from gemm_model.commands.solve import (
     CALIBRATED,
     PIPELINE,
     WHY_CALIBRATED,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.bench.environment import gone_on_with
-from gemm_model.bench.row_log import RowLog, whole_lines
+from gemm_model.bench.row_log import RowLog, gone_on_with, whole_lines
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, sole_writer
 from gemm_model.dataset.schema import COLUMNS, PROVENANCE

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 import torch
+from cuda.bindings import nvrtc
 
+from gemm_model.bench.cuda_program import CudaKernel, ask, compiled
 from gemm_model.bench.extended import beyond
+from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
-from gemm_model.bench.simt.driver import compiled_path, load
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
 from gemm_model.core.errors import InputError
+from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+
+SOURCE = Path(__file__).with_name("kernels.cu")
+
+
+def compiled_path(kernel: SimtKernel, compute_capability: tuple[int, int]) -> Path:
+    """The kernel's cubin in the cache, compiled if it is not there. Its first line is the entry's name.
+
+    The file name holds a hash of source, template arguments and compiler, so what changed is compiled anew.
+    Raises CompileError.
+    """
+    arch = f"sm_{compute_capability[0]}{compute_capability[1]}"
+    source = SOURCE.read_bytes()
+    version = "{}.{}".format(*ask(nvrtc.nvrtcVersion()))
+    digest = hashlib.sha256(source + f"{kernel.expression} {version}".encode()).hexdigest()[:16]
+    path = cache_folder("simt") / f"{kernel.name}-{arch}-{digest}.cubin"
+    if not path.exists():
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(b"\n".join(compiled(source, arch, kernel.expression)))
+    return path
+
+
+@lru_cache(maxsize=256)
+def load(path: Path) -> CudaKernel:
+    """The kernel of a compiled file, ready to launch in the current context. Raises KernelError."""
+    name, _, cubin = path.read_bytes().partition(b"\n")
+    return CudaKernel(cubin, name)
+
 
 LARGEST_EXTENT = 2**31 - 1
 """Largest m, n or k [elements]; the CUDA-core kernels; they take 32-bit integers."""
