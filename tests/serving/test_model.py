@@ -214,4 +214,4 @@ def test_the_sieve_keeps_the_fastest():
     assert found.grid.config(0) == grid.config(7)
     assert found.times[0][0] == every[7]
     assert found.times[0].min() == every.min()
-    assert len(found.grid) <= choose.FINALISTS + 1
+    assert len(found.grid) <= NUMBERS.finalists + 1

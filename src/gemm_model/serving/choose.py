@@ -20,11 +20,6 @@ from gemm_model.serving.resources import resources_of
 from gemm_model.serving.tile_config import FloatArray, TileConfig, TileGrid, tuning_grid
 
 Routing = str | Sequence[int]
-PROMISING = 384
-"""Configurations that the first trees are asked of [1]; chosen: the fastest of each of 504 measured problems
-was among them."""
-FINALISTS = 64
-"""Configurations that all trees are asked of [1]; chosen with FIRST_TREES."""
 TRITON_STAGES = 3.0
 """Stages of a kernel that names none [stages]; Triton."""
 
@@ -133,15 +128,15 @@ def shortlist(launches: Sequence[Launches], own: int, *, apart: bool) -> Shortli
 
     The configuration at `own` stays. Products that need not share one (`apart`) are sieved each for itself.
     """
-    times = [times_of(each) for each in launches]
-    rows = _fastest([each.total_us for each in times], PROMISING, own, apart=apart)
+    numbers, times = launches[0].numbers, [times_of(each) for each in launches]
+    rows = _fastest([each.total_us for each in times], int(numbers.promising), own, apart=apart)
     launches = [each.take(rows) for each in launches]
     if not corrects(launches[0].gpu):
         return Shortlist(list(launches), [each.total_us[rows] for each in times])
     seen = [features(each, time.take(rows)) for each, time in zip(launches, times, strict=True)]
     plain = [time.total_us[rows] for time in times]
     sieved = [time * factors(first_trees(), of) for time, of in zip(plain, seen, strict=True)]
-    last = _fastest(sieved, FINALISTS, 0, apart=apart)
+    last = _fastest(sieved, int(numbers.finalists), 0, apart=apart)
     exact = [time[last] * factors(residual(), of[:, last]) for time, of in zip(plain, seen, strict=True)]
     return Shortlist([each.take(last) for each in launches], exact)
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemm_model.config import CONFIG_DIR
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive
@@ -25,20 +26,13 @@ RESIDUAL = CONFIG_DIR / "serving_residual.npz"
 FOREST = "serving"
 FEATURES = 28
 ARCHITECTURE = "sm90"
-LARGEST_LOG = 0.7
-"""Largest correction [log time]; all of them; chosen: twice as long, or half; beyond, trees only guess."""
-FIRST_TREES = 192
-"""Trees that sort out [1]; choices; chosen: with 64 finalists the best of all is lost on 0.5 % of 736 problems,
-by 1.1 % at most."""
-MOST_ROUNDS = 16.0
-"""Rounds of CTAs from which on all are alike to the trees [1]; chosen: a partial last one is 3 % then."""
 
 
 def features(launches: Launches, times: Times) -> Features:
     """What the trees ask of every configuration, of shape (features, rows)."""
     grid, resources, product = launches.grid, launches.resources, launches.product
     all_rounds = launches.tiles / launches.slots
-    rounds = np.minimum(all_rounds, MOST_ROUNDS)
+    rounds = np.minimum(all_rounds, launches.numbers.most_rounds)
     total = np.where(resources.fits, times.total_us, 1.0)
     of_expert = launches.row_tiles / launches.active_experts
     columns: tuple[FloatArray | NDArray[np.bool_] | float, ...] = (
@@ -87,8 +81,8 @@ def residual() -> Forest:
 @cache
 def first_trees() -> Forest:
     """The trees that say most, boosted first: they sort out what all trees need not see."""
-    every = residual()
-    return replace(every, tree_splits=every.tree_splits[:, :FIRST_TREES], leaves=every.leaves[:FIRST_TREES])
+    every, count = residual(), int(room_numbers("serving").first_trees)
+    return replace(every, tree_splits=every.tree_splits[:, :count], leaves=every.leaves[:count])
 
 
 def corrects(gpu: GpuSpec) -> bool:
@@ -98,8 +92,8 @@ def corrects(gpu: GpuSpec) -> bool:
 
 def factors(forest: Forest, seen: Features) -> FloatArray:
     """What times are multiplied by, of each column of `features`."""
-    logs: FloatArray = np.clip(forest.predict(seen), -LARGEST_LOG, LARGEST_LOG)
-    return np.exp(logs)
+    most = room_numbers("serving").largest_log
+    return np.exp(np.clip(forest.predict(seen), -most, most))
 
 
 def corrected(launches: Launches, times: Times) -> Times:
