@@ -12,7 +12,7 @@ repeat rows on further cards; and what such calls are off beyond the band of the
 Last, of cuDNN's convolutions by their sort: the share of least mean error over the kernel that is predicted
 to be the fastest, of the fitted tables; the numbers of each way of copying matrices beside and of each kernel
 of an earlier architecture, of least mean error of the calls whose kernels tell them; and how far what
-`heuristic_choices` and the trees beside it (`scripts/fit_picks.py`) expect is from the call, on these and
+`heuristic_choices` and the trees beside it (`scripts/fit_trees.py picks`) expect is from the call, on these and
 others.
 """
 

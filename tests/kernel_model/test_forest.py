@@ -41,6 +41,9 @@ def test_a_row_in_a_long_table_is_predicted_as_alone():
     assert len(table) == 5000
     for row in (0, 1023, 1024, 4999):
         assert table[row] == forest().predict(rows[:, [row]])[0]
+    other = forest(split_border=np.array([2.0, 5.0, 1.0], dtype=np.float32))
+    both = Forest.mean([forest(), other]).predict(rows)
+    assert both == pytest.approx((table + other.predict(rows)) / 2.0, abs=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from gemm_model.serving.layers import MoeCell
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.residual import predicted
 from gemm_model.serving.resources import resources_of
-from gemm_model.serving.tile_config import TileConfig, TileGrid, tuning_grid
+from gemm_model.serving.tile_config import KEYS, TileConfig, TileGrid, tuning_grid
 from tests.cases import cases
 
 H200, NUMBERS = load_gpu("h200"), room_numbers("serving")
 SMALL = ServedProduct(tokens=64, n=2048, k=2048, experts=16, topk=2)
 MEASUREMENTS = Path(__file__).parents[2] / "data/measurements"
-CONFIG = ["cta_m", "cta_n", "cta_k", "group_m", "warps", "stages"]
 PROBLEM = ["campaign", "kernel", "model", "in_dtype", "scaling", "product", "tokens"]
 pytestmark = pytest.mark.xdist_group("serving")  # one process reads and predicts the table
 
@@ -158,7 +157,7 @@ def judged_on(gpu):
     table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
     times = np.empty(len(table))
     for _, rows in table.groupby([*PROBLEM, "n", "k"]):
-        grid = TileGrid(*rows[CONFIG].to_numpy(float).T)
+        grid = TileGrid(*rows[[*KEYS]].to_numpy(float).T)
         times[rows.index] = predicted(product_of(rows.iloc[0]), grid, load_gpu(gpu)).total_us
     return table.assign(runtime_us=table.runtime_us.astype(float), predicted_us=times)
 
@@ -184,7 +183,7 @@ def test_no_layer_is_slower_than_the_default(judged, monkeypatch):
     fresh = rows[(rows.campaign == "serving_fresh") & (rows.kernel == "triton_moe")]
     for _, rows in fresh.groupby(["model", "in_dtype", "tokens"]):
         products = [product_of(rows[rows["product"] == name].iloc[0]) for name in ("gate_up", "down")]
-        of_product = rows.groupby(["product", *CONFIG]).runtime_us.mean().unstack("product")
+        of_product = rows.groupby(["product", *KEYS]).runtime_us.mean().unstack("product")
         both_us = of_product.sum(axis=1, min_count=2).dropna()
         timed = TileGrid.of([TileConfig(*config) for config in both_us.index])
         monkeypatch.setattr(choose, "candidates", lambda *_, timed=timed: timed)

@@ -140,16 +140,20 @@ def catboost() -> ModuleType:
 
 
 def train(
-    seen: Features, log_error: FloatArray, weight: FloatArray | None = None, falling: Collection[int] = ()
+    seen: Features,
+    log_error: FloatArray,
+    weight: FloatArray | None = None,
+    falling: Collection[int] = (),
+    **drawn: Any,
 ) -> Forest:
     """A forest fitted to the log errors of rows (`seen` of shape (features, rows)), by Huber's loss.
 
     Each row's loss counts by its `weight` (default: equally). The forest falls, or stays, as a feature of
-    `falling` grows. Training is deterministic. Raises
-    MissingExtraError without CatBoost.
+    `falling` grows. Training is deterministic; CatBoost's options `drawn` let trees see a part of rows and features.
+    Raises MissingExtraError without CatBoost.
     """
+    options = {"iterations": TREES, "bootstrap_type": "No", "random_seed": 0} | drawn
     trees = catboost().CatBoostRegressor(
-        iterations=TREES,
         depth=MAX_DEPTH,
         learning_rate=LEARNING_RATE,
         l2_leaf_reg=LEAF_PENALTY,
@@ -157,18 +161,30 @@ def train(
         monotone_constraints=dict.fromkeys(falling, -1),
         loss_function=f"Huber:delta={OUTLIER_SCALE}",
         boosting_type="Plain",
-        bootstrap_type="No",
         random_strength=0,
-        random_seed=0,
         thread_count=1,
         allow_writing_files=False,
         verbose=False,
+        **options,
     )
     trees.fit(seen.T, log_error, sample_weight=weight)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trees.json"
         trees.save_model(str(path), format="json")
         return _forest(json.loads(path.read_text())["oblivious_trees"], len(seen))
+
+
+def train_averaged(seen: Features, log_error: FloatArray, weight: FloatArray) -> Forest:
+    """The mean of several forests, whose trees each see a part of the rows and features."""
+    numbers = room_numbers("calibration")
+    part = {
+        "iterations": numbers.averaged_trees,
+        "subsample": numbers.tree_rows,
+        "rsm": numbers.tree_features,
+    }
+    drawn = part | {"bootstrap_type": "Bernoulli"}
+    seeds = range(int(numbers.averaged_forests))
+    return Forest.mean([train(seen, log_error, weight, random_seed=seed, **drawn) for seed in seeds])
 
 
 def _forest(trees: list[dict[str, Any]], feature_count: int) -> Forest:

@@ -7,6 +7,7 @@ to predict.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,6 +76,26 @@ class Forest:
     def scaled(self, share: float) -> Forest:
         """The same trees with every leaf multiplied by `share`."""
         return replace(self, leaves=np.round(self.leaves * share).astype(self.leaves.dtype))
+
+    @classmethod
+    def mean(cls, forests: Sequence[Forest]) -> Forest:
+        """One forest that predicts the mean of several with equally many trees, which take turns in it."""
+        asked = [list(zip(each.split_feature, each.split_border, strict=True)) for each in forests]
+        splits = sorted({split for of in asked for split in of})
+        at = {split: place for place, split in enumerate(splits)}
+        trees = [
+            np.array([at[split] for split in of])[each.tree_splits]
+            for of, each in zip(asked, forests, strict=True)
+        ]
+        depth, count = trees[0].shape
+        leaves = np.stack([each.leaves for each in forests], axis=1) / len(forests)
+        return cls(
+            features=forests[0].features,
+            split_feature=np.array([feature for feature, _ in splits], dtype=np.uint8),
+            split_border=np.array([border for _, border in splits], dtype=np.float32),
+            tree_splits=np.stack(trees, axis=2).reshape(depth, -1).astype(np.uint16),
+            leaves=np.round(leaves).reshape(count * len(forests), -1).astype(np.int16),
+        )
 
     def predict(self, features: Features) -> FloatArray:
         """The forest's value of each row of `features`, of shape (features, rows)."""

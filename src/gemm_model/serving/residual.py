@@ -25,6 +25,8 @@ from gemm_model.serving.tile_config import FloatArray, TileGrid
 RESIDUAL = CONFIG_DIR / "serving_residual.npz"
 FOREST = "serving"
 FEATURES = 28
+GATHERED = 12
+"""Place of the feature that tells the products of experts apart [1]."""
 ARCHITECTURE = "sm90"
 
 

@@ -64,7 +64,7 @@ def predict_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") 
     configs = _configs(frame)
     found = frame.assign(gpu=gpu.name, predicted_us=np.nan, limiter="", disposition=OK)
     total, limiter, problem = np.zeros(len(frame)), np.full(len(frame), "", object), np.zeros(len(frame))
-    for number, (product, rows) in enumerate(_by_product(frame)):
+    for number, (product, rows) in enumerate(by_product(frame)):
         times = predicted(product, TileGrid(*configs[:, rows]), gpu, routing)
         total[rows], limiter[rows], problem[rows] = times.total_us, times.limiter, number
     fits = np.isfinite(total)
@@ -92,7 +92,7 @@ def rank_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") -> 
     """The table with the configuration of least predicted time in each row."""
     frame = _understood(frame, PRODUCT)
     found = np.zeros((len(frame), len(KEYS) + 1))
-    for product, rows in _by_product(frame):
+    for product, rows in by_product(frame):
         grid = candidates(product.smallest, gpu)
         launches = launches_of(product, grid, gpu, routing)
         times_us = corrected(launches, times_of(launches)).total_us
@@ -121,7 +121,7 @@ def _texts(frame: pd.DataFrame, name: str) -> pd.Series:
     return frame.get(name, pd.Series("", index=frame.index)).fillna("").astype(str).str.strip()
 
 
-def _by_product(frame: pd.DataFrame) -> Iterator[tuple[ServedProduct, NDArray[np.int64]]]:
+def by_product(frame: pd.DataFrame) -> Iterator[tuple[ServedProduct, NDArray[np.int64]]]:
     """Each distinct product and the places of its rows."""
     keys = pd.DataFrame({name: _texts(frame, name).to_numpy() for name in TEXTS})
     for name, default in (COUNTS | FLAGS).items():
