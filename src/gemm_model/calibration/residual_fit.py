@@ -177,12 +177,12 @@ def train(
 def train_averaged(seen: Features, log_error: FloatArray, weight: FloatArray) -> Forest:
     """The mean of several forests, whose trees each see a part of the rows and features."""
     numbers = room_numbers("calibration")
-    part = {
+    drawn: dict[str, Any] = {
+        "bootstrap_type": "Bernoulli",
         "iterations": numbers.averaged_trees,
         "subsample": numbers.tree_rows,
         "rsm": numbers.tree_features,
     }
-    drawn = part | {"bootstrap_type": "Bernoulli"}
     seeds = range(int(numbers.averaged_forests))
     return Forest.mean([train(seen, log_error, weight, random_seed=seed, **drawn) for seed in seeds])
 
