@@ -380,7 +380,7 @@ with journal.begun(DataSet.create(Path(sys.argv[1])), {"sweep": "full"}) as kept
 @pytest.mark.slow
 def test_a_full_disk_and_a_torn_row_lose_nothing_that_was_written(environment, tmp_path):
     """Files may grow to 8 KiB: the journal is full long before 200 rows."""
-    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash", sys.executable, "-c", FULL_DISK]
+    limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash", sys.executable, "-Bc", FULL_DISK]
     done = subprocess.run([*limited, str(tmp_path / "set")], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "--resume goes on from there" in done.stderr
