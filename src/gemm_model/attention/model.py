@@ -138,7 +138,7 @@ def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int
     kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap_in_group]).astype(
         np.int64
     )
-    # As one number each they are told apart sooner than as columns.
+    # One number a row: `unique` sorts numbers faster than columns.
     codes = (kinds * [[2], [2**20], [1]]).sum(axis=0)
     _, places, kind_of_row = np.unique(codes, return_index=True, return_inverse=True)
     return [(kinds[:, at].tolist(), np.flatnonzero(kind_of_row == kind)) for kind, at in enumerate(places)]

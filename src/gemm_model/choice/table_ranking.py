@@ -75,7 +75,7 @@ def rank_table_against(
     """`rank_table` with two columns more.
 
     `against_us` is what the best kernel of `reference` takes, `gain` against_us / predicted_us - 1. `advance`
-    is told of the rows done.
+    gets the number of rows done.
     """
     result = rank_table(frame, ranker, advance)
     against_us = rank_table(frame, reference)["predicted_us"]

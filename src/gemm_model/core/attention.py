@@ -64,7 +64,7 @@ class AttentionProblem:
     def __post_init__(self) -> None:
         self._fill_in()
         sizes = SIZES_OF(self)
-        # Tables make thousands of problems: those of Python's own ints are told from others at once.
+        # A table makes thousands of problems: where all sizes are valid ints, one check covers them.
         if (
             set(map(type, sizes)) != {int}
             or min(sizes) < 0
