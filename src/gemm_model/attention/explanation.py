@@ -22,19 +22,30 @@ FASTER = 1.1
 WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
 """Fields that are the tile to a user: what of it fits depends on all."""
 UNITS = {
-    "TENSOR": ("tensor cores: Q K^T and P V", "flop_per_clk", 1.0),
-    "EXPONENTIALS": ("special function units: one exponential a score", "exponentials_per_clk", 1.0),
-    "SOFTMAX": ("instructions of the softmax: maxima, scales, sums, conversions", "score_slots", -1.0),
-    "OUTPUTS": ("instructions that scale O again at each key block", "output_slots", -1.0),
-    "STORES": ("from registers through shared memory to L2", "store_bytes_per_clk", 1.0),
-    "SMEM": ("shared memory: operands of MMAs, and P where it holds P", "smem_bytes_per_clk", 1.0),
-    "BARRIERS": ("barriers of a key block, and draining its products", "round_trip_clk", -1.0),
-    "TILE STARTS": ("from one CTA of an SM to the next", "cta_start_us", -1.0),
-    "L2": ("L2 bandwidth of the device", "l2_bytes_per_us", 1.0),
-    "DRAM": ("DRAM bandwidth", "dram_bytes_per_us", 1.0),
-    "LAUNCH": ("from one kernel to the next", "launch_us", -1.0),
+    "TENSOR": ("tensor cores: Q K^T and P V", ("flop_per_clk", "mma_sync_flop_per_clk"), 1.0),
+    "EXPONENTIALS": ("special function units: one exponential a score", ("exponentials_per_clk",), 1.0),
+    "SOFTMAX": (
+        "maxima, masks, scales, sums and conversions of scores",
+        ("score_slots", "masked_slots"),
+        -1.0,
+    ),
+    "OUTPUTS": ("instructions that scale O again at each key block", ("output_slots",), -1.0),
+    "STORES": ("from registers through shared memory to L2", ("store_bytes_per_clk",), 1.0),
+    "SMEM": ("shared memory: operands of MMAs, and P where it holds P", ("smem_bytes_per_clk",), 1.0),
+    "BARRIERS": ("barriers of a key block, and draining its products", ("round_trip_clk", "drain_clk"), -1.0),
+    "COPIES": ("threads that copy rows of pages", ("page_slots",), -1.0),
+    "TILE STARTS": (
+        "from one CTA of an SM to the next",
+        ("cta_start_us", "group_end_us", "length_clk"),
+        -1.0,
+    ),
+    "LATENCY": ("latency of L2 and DRAM", ("l2_latency_clk", "dram_latency_us"), -1.0),
+    "L2": ("L2 bandwidth, of the device and into an SM", ("l2_bytes_per_us", "port_bytes_per_clk"), 1.0),
+    "DRAM": ("DRAM bandwidth", ("dram_bytes_per_us",), 1.0),
+    "COMBINING": ("the kernel that adds up split keys", ("combine_us", "combine_clk"), -1.0),
+    "LAUNCH": ("from one kernel to the next", ("launch_us",), -1.0),
 }
-"""Meaning of each unit, its number, and 1 where that is a rate, -1 where it is what the unit takes."""
+"""Meaning of each unit, its numbers, and 1 where they are rates, -1 where they are what the unit takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +83,12 @@ class AttentionWorld:
 
     def faster(self, unit: str, factor: float) -> AttentionWorld:
         """The same with a unit so many times as fast."""
-        (_, number, sign), model = UNITS[unit], self.model
-        silicon = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind)
-        if hasattr(silicon, number):
-            silicon = silicon.having(**{number: getattr(silicon, number) * factor**sign})
-            return replace(self, model=replace(model, silicon=silicon))
-        numbers = model.numbers.having(**{number: getattr(model.numbers, number) * factor**sign})
-        return replace(self, model=replace(model, numbers=numbers))
+        (_, names, sign), model = UNITS[unit], self.model
+        silicon, by = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind), factor**sign
+        own = {name: getattr(silicon, name) * by for name in names if hasattr(silicon, name)}
+        numbers = {name: getattr(model.numbers, name) * by for name in names if name not in own}
+        silicon, having = silicon.having(**own), model.numbers.having(**numbers)
+        return replace(self, model=replace(model, silicon=silicon, numbers=having))
 
     def elasticities(self, runtime_us: float) -> dict[str, float]:
         """What of a faster unit reaches the runtime [1], by unit: of units that tie, each a half."""
@@ -140,9 +150,10 @@ def attention_difference(first: AttentionWorld, second: AttentionWorld) -> Diffe
     first_us, second_us = (each.predicted().runtime_us for each in (first, second))
     before, after = first.elasticities(first_us), second.elasticities(second_us)
     by_unit = {name: after[name] * second_us - before[name] * first_us for name in UNITS}
-    # Loads of queries, masks, latencies and the combining of splits belong to no unit of UNITS.
+    # What a faster unit's lower clock takes back, and masks' uneven tiles, are no unit's.
     by_unit["OTHER"] = second_us - first_us - sum(by_unit.values())
-    parts = {"by_setting": shapley(list(settings), time_us), "by_resource": by_unit}
+    felt = {name: added_us for name, added_us in by_unit.items() if abs(added_us) > 1e-9}
+    parts = {"by_setting": shapley(list(settings), time_us), "by_resource": felt}
     return Difference(first_us=first_us, second_us=second_us, **parts)
 
 

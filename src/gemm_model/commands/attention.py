@@ -19,6 +19,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.comparison import Difference
+from gemm_model.kernel_model.measured import Measured, measured_beside
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import change_rows, changes, explanation, prediction_fields, prediction_row
 from gemm_model.report.document import Document, File, plain, screen_text, text_table
@@ -118,6 +119,16 @@ def explained(args: argparse.Namespace) -> compare.Answer:
     """What limits an attention kernel on the card of --gpu."""
     units = explain_attention(_one(args)[1]).units
     return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in units}))
+
+
+def measured(args: argparse.Namespace, measured_us: float) -> tuple[Settings, dict[str, Any], Measured]:
+    """The settings, the kernel of --attention-config, and a measured time beside its prediction."""
+    chosen, world = _one(args, "against")
+    prediction = world.predicted()
+    asked = {"problem": problem_fields(world.problem), "kernel": world.config.fields}
+    asked["prediction"] = prediction_fields(prediction)
+    shares = world.elasticities(prediction.runtime_us)
+    return chosen, asked, measured_beside(measured_us, prediction, shares, {})
 
 
 def compared(args: argparse.Namespace) -> tuple[Settings, str, Difference, list[str]]:

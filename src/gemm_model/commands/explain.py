@@ -59,9 +59,7 @@ def run(args: argparse.Namespace) -> Document:
     if compare.cards_asked(args):
         return compare.compare(args, _answer)
     if attention.asked(args):
-        return (
-            _against(args, *attention.compared(args)) if args.against is not None else attention.explain(args)
-        )
+        return _attention(args)
     chosen = settings_of(args)
     if args.profile is not None:
         return _run_profile(args, chosen)
@@ -81,6 +79,14 @@ def run(args: argparse.Namespace) -> Document:
     page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
     document = _document(chosen, result, rows, lambda: first + _text(problem, found, gpu))
     return replace(document, files=[page])
+
+
+def _attention(args: argparse.Namespace) -> Document:
+    if args.against is None:
+        return attention.explain(args)
+    if (measured_us := _measured_us(args)) is None:
+        return _against(args, *attention.compared(args))
+    return _beside(*attention.measured(args, measured_us))
 
 
 def _kernel(args: argparse.Namespace, chosen: Settings) -> tuple[World, str, ExpectedTime | None]:
@@ -156,19 +162,28 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def _run_against(args: argparse.Namespace, chosen: Settings, first: World, before: str) -> Document:
     """The difference of two kernels, by setting and by resource; the text begins with `before`."""
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
-    if measured := MEASURED.fullmatch(args.against):
-        common.refuse_given(args, ("html",), "with a measured time")
-        try:
-            time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
-        except ValueError:
-            time_us = 0.0
-        if not 0.0 < time_us < MOST_US:
-            raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
-        return _run_measured(chosen, first, time_us, before)
+    if measured_us := _measured_us(args):
+        found = beside_measured(first, measured_us)
+        return _beside(chosen, _asked(first.problem, first.config, found.prediction), found, before)
     second = _second(args, chosen, first)
     names = [_called(each.config, each.gpu) for each in (first, second)]
-    found = difference(first, second)
-    return _against(args, chosen, gemm_title(first.problem), found, names, before)
+    told = difference(first, second)
+    return _against(args, chosen, gemm_title(first.problem), told, names, before)
+
+
+def _measured_us(args: argparse.Namespace) -> float | None:
+    """The time of --against [us]; None where that is no time."""
+    measured = MEASURED.fullmatch(args.against)
+    if measured is None:
+        return None
+    common.refuse_given(args, ("html",), "with a measured time")
+    try:
+        time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
+    except ValueError:
+        time_us = 0.0
+    if not 0.0 < time_us < MOST_US:
+        raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
+    return time_us
 
 
 def _against(
@@ -214,13 +229,10 @@ def _called(config: KernelConfig, gpu: GpuSpec) -> str:
     return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
-def _run_measured(chosen: Settings, world: World, measured_us: float, before: str) -> Document:
+def _beside(chosen: Settings, asked: dict[str, Any], found: Measured, before: str = "") -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
-    found = beside_measured(world, measured_us)
-    result = {
-        **_asked(world.problem, world.config, found.prediction),
-        **{"measured_us": measured_us, "difference_us": found.us, "in_band": found.in_band},
-    }
+    told = {"measured_us": found.measured_us, "difference_us": found.us, "in_band": found.in_band}
+    result = {**asked, **told}
     return _document(chosen, result, plain(found.causes), lambda: before + _measured_text(found))
 
 
@@ -238,7 +250,7 @@ def _measured_text(found: Measured) -> str:
             "what": each.name,
             "elasticity": None if each.elasticity is None else f"{each.elasticity:.1%}",
             "times as long": each.slowdown,
-            "intervals": f"+-{each.interval_us:.2g} us",
+            "intervals": f"+-{each.interval_us:.2g} us" if each.interval_us else None,
         }
         for each in found.causes
     ]
@@ -253,7 +265,7 @@ def _difference_text(found: Difference, first: str, second: str) -> str:
         "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
     }
     for title, parts in titles.items():
-        largest = max(map(abs, parts.values()), default=1.0)
+        largest = max(map(abs, parts.values()), default=0.0) or 1.0
         added = sorted(parts.items(), key=lambda part: part[1])
         lines += ["", title, *_bars([(name, 0.0, added_us) for name, added_us in added], largest)]
     return "\n".join(lines)
@@ -306,14 +318,20 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     rows = lay_beside(launches, gpu, options)
     others = [each for each in launches if not library_of(each.name)]
     total_us, other_us = (sum(each.total_us for each in some) for some in (launches, others))
-    note = (
-        f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {other_us:.4g} us of "
-        f"{total_us:.4g} us: their names tell no GEMM"
-    )
+    notes = []
+    if others:
+        notes.append(
+            f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {other_us:.4g} us of "
+            f"{total_us:.4g} us: their names tell no GEMM"
+        )
+    if unknown := sum(row["predicted_us"] is None for row in rows):
+        notes.append(
+            f"{unknown} GEMMs have no prediction: no sizes are told, or {gpu.name} runs no such kernel"
+        )
     shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
     result = {"total_us": total_us, "untold_us": other_us}
     chosen = replace(chosen, gpu=gpu)
-    return _document(chosen, result, rows, lambda: text_table(shown), *[note] * bool(others))
+    return _document(chosen, result, rows, lambda: text_table(shown), *notes)
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:

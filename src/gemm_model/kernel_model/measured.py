@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import Prediction
 from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.mechanisms import CLOCK, NUMBERS
@@ -56,9 +58,17 @@ def beside_measured(world: World, measured_us: float) -> Measured:
     prediction, composed = world.predicted(), world.composed()
     faster = parse_change(f"clock x{FASTER_CLOCK}").made(world)
     clock = (float(composed.times.runtime_us) / faster.composed_us() - 1.0) / (FASTER_CLOCK - 1.0)
-    shares, moved = {**composed.elasticities(), CLOCK: clock}, _moved_by_intervals(world)
-    longer = measured_us / prediction.runtime_us - 1.0
-    causes = []
+    shares = {**composed.elasticities(), CLOCK: clock}
+    return measured_beside(measured_us, prediction, shares, _moved_by_intervals(world))
+
+
+def measured_beside(
+    measured_us: float, prediction: Prediction, shares: Mapping[str, float], moved: Mapping[str, float]
+) -> Measured:
+    """The same of a kernel with these elasticities, and the shares of its time that intervals move [1]."""
+    if not prediction.runtime_us:
+        raise InputError("a problem without work is predicted to take no time; expected one with some")
+    longer, causes = measured_us / prediction.runtime_us - 1.0, []
     for name in sorted({*shares, *moved}):
         share, by_intervals = float(shares.get(name, 0.0)), moved.get(name, 0.0)
         if max(share, by_intervals) > WORTH_TELLING:
