@@ -40,7 +40,7 @@ from gemm_model.report.console import change_rows, changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
 from gemm_model.report.page.kernel import difference_page, gemm_title, kernel_page, level_roofs
 
-MEASURED = re.compile(r"([-+]?[\d.]{1,18}(?:e[-+]?\d{1,2})?) ?(us|ms)")
+MEASURED = re.compile(r"([-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:e[-+]?\d{1,2})?) ?(us|ms)")
 """A time beside which a prediction is laid: a number and its unit."""
 IN_RESULT = ("limiter", "ties", "mechanisms", "busy", "achieved", "way_to_peak", "advice", "wave_occupancy")
 """Fields of an explanation in JSON."""
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> Document:
     }
     rows = change_rows(found.what_if)
     page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
-    document = _document(chosen, result, rows, lambda: first + _text(problem, found, gpu))
+    document = _document(chosen, result, rows, lambda: first + _text(world, found))
     return replace(document, files=[page])
 
 
@@ -177,10 +177,7 @@ def _measured_us(args: argparse.Namespace) -> float | None:
     if measured is None:
         return None
     common.refuse_given(args, ("html",), "with a measured time")
-    try:
-        time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
-    except ValueError:
-        time_us = 0.0
+    time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
     if not 0.0 < time_us < MOST_US:
         raise InputError(f"--against {args.against}; expected a time above 0 and below {MOST_US:g} us")
     return time_us
@@ -299,9 +296,9 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     suspects = [dict(zip(names, each, strict=True)) for each in told]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
     notes += [f"K in {world.config.split_k} parts, by its counts"] if world is not named else []
-    fault = None if found.fault is None else found.fault.fault.name
-    counted = {"fault": fault, "as_meant": found.as_meant, "suspects": suspects}
-    result = {"kernel_name": found.kernel.name, **counted}
+    fault = found.fault.fault.name if found.fault else None
+    result: dict[str, Any] = {"kernel_name": found.kernel.name, "fault": fault}
+    result |= {"as_meant": found.as_meant, "suspects": suspects}
     return _document(chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
 
 
@@ -347,17 +344,18 @@ def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, text_table(suspects[:3])])
 
 
-def _roofs(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> list[str]:
+def _roofs(world: World, found: Explanation) -> list[str]:
     """A bar for each level of memory, up to its roof."""
-    lines, speed = [], problem.flop / found.prediction.runtime_us
-    for level, _, _, roof in level_roofs(problem, found, gpu):
+    lines, speed = [], world.problem.flop / found.prediction.runtime_us
+    for level, _, _, roof in level_roofs(world.problem, found, world.gpu):
         moved = f"{found.prediction.bytes_by_level[level] / 1e6:.4g} MB"
         bar = "#" * round(BAR * speed / roof)
         lines.append(f"{level:4} {speed / roof:6.1%} {bar:{BAR}} of {roof / 1e6:.4g} TFLOP/s; {moved}")
     return lines
 
 
-def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
+def _text(world: World, found: Explanation) -> str:
+    order = family_of(world.config.kernel, world.gpu).tile_order
     prediction, achieved, share = found.prediction, found.achieved, found.prediction.residual_share
     width = max((len(each.name) for each in found.mechanisms), default=0)
     busy = ", ".join(f"{name} {share:.0%}" for name, share in found.busy.items())
@@ -371,7 +369,7 @@ def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
-    lines.append(f"tile order: {found.tile_order}; tile scheduler: {found.tile_scheduler}")
+    lines.append(f"tile order: {order.name}; tile scheduler: {order.scheduler.name}")
     limited = [
         f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
         f"{each.time_us:.4g} us alone"
@@ -384,7 +382,7 @@ def _text(problem: GemmProblem, found: Explanation, gpu: GpuSpec) -> str:
         "LIMITED BY: what of 1 % more of each reaches the runtime; 'alone' overlaps and does not add up": limited,
         "WAY TO THE PEAK, us that add up": _bars(steps, prediction.runtime_us),
         "WHAT WOULD HELP: another value of one setting": found.advice and [changes(found.advice)],
-        "ROOFLINE BY LEVEL: how much of the speed that its bytes allow": _roofs(problem, found, gpu),
+        "ROOFLINE BY LEVEL: how much of the speed that its bytes allow": _roofs(world, found),
         "WHAT IF": [changes(found.what_if)],
     }
     for title, told in parts.items():

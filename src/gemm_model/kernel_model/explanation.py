@@ -21,7 +21,7 @@ from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
 from gemm_model.kernel_model.question import UNLIMITED, Change, World, parse_change
 from gemm_model.kernel_model.rates import l2_bytes_per_us
-from gemm_model.kernel_model.way_to_peak import Step, roof, way_to_peak
+from gemm_model.kernel_model.way_to_peak import Step, way_to_peak
 from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.mechanisms import (
     CLOCK_MECHANISMS,
@@ -87,10 +87,6 @@ class Explanation:
     """From the roofline to the prediction, in us that add up."""
     wave_occupancy: float
     """Tiles over the resident clusters of all waves, the partial one included."""
-    tile_order: str
-    """In which order the kernel's tiles are walked."""
-    tile_scheduler: str
-    """Which resident cluster computes which of them."""
     advice: tuple[WhatIf, ...]
     """What a user can change: the best other value of each setting, all else as it is."""
     what_if: tuple[WhatIf, ...]
@@ -124,10 +120,7 @@ def explain(
     prediction, composed = world.predicted(), world.composed()
     composed_us = float(composed.times.runtime_us)
     corrected = prediction.runtime_us / composed_us
-    details = prediction.details
-    places = details["tiles_per_wave"] * (details["full_waves"] + (details["last_wave_tiles"] > 0))
-    tiles = details["full_waves"] * details["tiles_per_wave"] + details["last_wave_tiles"]
-    order = family_of(config.kernel, gpu).tile_order
+    schedule = composed.kernel.schedule
     changes = {each.words: each for each in (*asked, *_changes(world, composed))}
     return Explanation(
         prediction=prediction,
@@ -136,10 +129,8 @@ def explain(
         mechanisms=_mechanisms(world, composed, prediction.runtime_us),
         busy=busy(composed, gpu, prediction.runtime_us),
         achieved=_achieved(composed, prediction.runtime_us),
-        way_to_peak=way_to_peak(world, roof(composed), composed_us, prediction.runtime_us - composed_us),
-        wave_occupancy=min(tiles / places, 1.0),
-        tile_order=order.name,
-        tile_scheduler=order.scheduler.name,
+        way_to_peak=way_to_peak(world, composed, prediction.runtime_us - composed_us),
+        wave_occupancy=min(float(schedule.tiles / (schedule.waves * schedule.resident)), 1.0),
         advice=_advice(world, prediction.runtime_us),
         what_if=_answers(world, changes, prediction.runtime_us, corrected),
     )

@@ -40,29 +40,18 @@ class Step:
     added_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roof:
-    """The time that no kernel beats, and the bound that sets it: TENSOR or DRAM."""
-
-    bound: str
-    time_us: float
-
-
-def roof(composed: Composed) -> Roof:
-    """The roofline: FLOP at the peak of the boost clock, or operands and outputs once at DRAM's peak."""
-    times = composed.times
-    bound = DRAM if times.dram_floor_us >= times.floor_us else TENSOR
-    return Roof(bound=bound, time_us=float(times.floor_us))
-
-
-def way_to_peak(world: World, top: Roof, composed_us: float, residual_us: float) -> tuple[Step, ...]:
+def way_to_peak(world: World, composed: Composed, residual_us: float) -> tuple[Step, ...]:
     """Steps from the roofline to the composed time and what a residual adds, which they add up to.
 
-    What adds less than a thousandth is told with the next step.
+    The roofline is FLOP at the peak of the boost clock, or operands and outputs once at DRAM's peak. What adds
+    less than a thousandth is told with the next step.
     """
-    name = "peak of the tensor cores" if top.bound == TENSOR else "operands and outputs once at DRAM's peak"
-    steps, before_us = [Step(name=name, added_us=top.time_us)], top.time_us
-    for name, time_us in _times(world, top):
+    times = composed.times
+    before_us, composed_us = float(times.floor_us), float(times.runtime_us)
+    bound = DRAM if times.dram_floor_us >= times.floor_us else TENSOR
+    name = "peak of the tensor cores" if bound == TENSOR else "operands and outputs once at DRAM's peak"
+    steps = [Step(name=name, added_us=before_us)]
+    for name, time_us in _times(world, bound):
         if abs(time_us - before_us) > WORTH_A_STEP * composed_us:
             steps.append(Step(name=name, added_us=time_us - before_us))
             before_us = time_us
@@ -70,14 +59,14 @@ def way_to_peak(world: World, top: Roof, composed_us: float, residual_us: float)
     return (*steps, *([Step(name=RESIDUAL_PHASE, added_us=residual_us)] if residual_us else ()))
 
 
-def _times(world: World, top: Roof) -> Iterator[tuple[str, float]]:
-    """The times of worlds that hold ever more of what there is."""
+def _times(world: World, bound: str) -> Iterator[tuple[str, float]]:
+    """The times of worlds that hold ever more of what there is, from the bound of the roofline on."""
     off = {name for _, names, _ in STEPS for name in names}
-    fast = {name: UNLIMITED for name in LIMITERS if name != top.bound}
-    ideal = replace(world, without=frozenset(off), faster=fast, values=IDEAL[top.bound])
-    first = "rows of tiles outside the matrix, idle SMs" if top.bound == TENSOR else "bytes beyond once"
+    fast = {name: UNLIMITED for name in LIMITERS if name != bound}
+    values = IDEAL[bound]
+    ideal = replace(world, without=frozenset(off), faster=fast, values=values)
+    first = "rows of tiles outside the matrix, idle SMs" if bound == TENSOR else "bytes beyond once"
     yield first, ideal.composed_us()
-    values = IDEAL[top.bound]
     for step, mechanisms, resources in STEPS:
         off -= set(mechanisms)
         fast = {name: factor for name, factor in fast.items() if name not in resources}
