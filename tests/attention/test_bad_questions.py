@@ -36,13 +36,14 @@ def test_a_settled_clock_reaches_tables_and_rankings(gemm_model):
     assert us(table(), regime="sustained") > 1.05 * us(table())
     words = ("rank", "--attention", "causal heads=32 seq_q=16384 head_dim=128", "--format", "csv")
     assert gemm_model(*words, "--regime", "sustained").out != gemm_model(*words).out
-    rested, settled = (
-        json.loads(gemm_model("explain", *words[1:-1], "json", "--regime", regime).out)["result"]
-        for regime in ("burst", "sustained")
-    )
+    asked = ("explain", *words[1:-1], "json", "--what-if", "tensor x1.2", "--regime")
+    rested, settled = (json.loads(gemm_model(*asked, regime).out) for regime in ("burst", "sustained"))
+    times_us = [found["result"]["prediction"]["predicted_us"] for found in (rested, settled)]
+    assert times_us[1] > 1.05 * times_us[0]
     # At the power cap a faster tensor core lowers the clock.
-    assert settled["prediction"]["predicted_us"] > 1.05 * rested["prediction"]["predicted_us"]
-    assert settled["mechanisms"][0]["elasticity"] < rested["mechanisms"][0]["elasticity"]
+    gained = [found["rows"][0] for found in (rested, settled)]
+    assert [each["change"] for each in gained] == ["tensor x1.2"] * 2
+    assert gained[0]["relative"] + 0.03 < gained[1]["relative"] < 1.0
 
 
 @pytest.mark.parametrize(

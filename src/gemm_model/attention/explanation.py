@@ -16,7 +16,7 @@ from gemm_model.kernel_model.comparison import REST, Difference, differing_card,
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, number_of
 
-FASTER = 1.1
+FASTER = 1.01
 """Factor by which a unit's rate is raised, and lowered, to measure its elasticity [1]; all; chosen: small."""
 
 WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
@@ -33,7 +33,7 @@ UNITS = {
     "STORES": ("from registers through shared memory to L2", ("store_bytes_per_clk",), 1.0),
     "SMEM": ("shared memory: operands of MMAs, and P where it holds P", ("smem_bytes_per_clk",), 1.0),
     "BARRIERS": ("barriers of a key block, and draining its products", ("round_trip_clk", "drain_clk"), -1.0),
-    "COPIES": ("threads that copy rows of pages", ("page_slots",), -1.0),
+    "COPIES": ("threads that copy rows of K and V", ("page_slots", "copy_clk_per_byte"), -1.0),
     "TILE STARTS": (
         "from one CTA of an SM to the next",
         ("cta_start_us", "group_end_us", "length_clk"),
@@ -90,11 +90,13 @@ class AttentionWorld:
         silicon, having = silicon.having(**own), model.numbers.having(**numbers)
         return replace(self, model=replace(model, silicon=silicon, numbers=having))
 
-    def elasticities(self, runtime_us: float) -> dict[str, float]:
-        """What of a faster unit reaches the runtime [1], by unit: of units that tie, each a half."""
-        whole_us = (runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
+    def elasticities(self) -> dict[str, float]:
+        """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
+        mhz = self.predicted().details["sm_clk_mhz"]
+        held = replace(self, model=replace(self.model, held_mhz=mhz))
+        whole_us = (held.predicted().runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
         rates = (1.0 / FASTER, FASTER)
-        times_us = {name: [self.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}
+        times_us = {name: [held.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}
         return {name: (slow_us - fast_us) / whole_us for name, (slow_us, fast_us) in times_us.items()}
 
     def asked(self, text: str) -> AttentionWorld:
@@ -119,7 +121,7 @@ def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> Att
     """Elasticities of the units and what-ifs of one kernel; raises InputError if it, or one asked for, cannot run."""
     found, units = world.predicted(), []
     base_us = found.runtime_us
-    for name, share in sorted(world.elasticities(base_us).items(), key=lambda each: -each[1]):
+    for name, share in sorted(world.elasticities().items(), key=lambda each: -each[1]):
         told = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
         units.append(Mechanism(name=name, meaning=UNITS[name][0], **told))
     changed = {words: world.asked(words) for words in what_if} | dict(_other_ways(world))
@@ -148,9 +150,9 @@ def attention_difference(first: AttentionWorld, second: AttentionWorld) -> Diffe
         return mixed.predicted().runtime_us
 
     first_us, second_us = (each.predicted().runtime_us for each in (first, second))
-    before, after = first.elasticities(first_us), second.elasticities(second_us)
+    before, after = first.elasticities(), second.elasticities()
     by_unit = {name: after[name] * second_us - before[name] * first_us for name in UNITS}
-    # What a faster unit's lower clock takes back, and masks' uneven tiles, are no unit's.
+    # Uneven tiles that a faster unit reorders are no unit's.
     by_unit["OTHER"] = second_us - first_us - sum(by_unit.values())
     felt = {name: added_us for name, added_us in by_unit.items() if abs(added_us) > 1e-9}
     parts = {"by_setting": shapley(list(settings), time_us), "by_resource": felt}

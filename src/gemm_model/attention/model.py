@@ -228,7 +228,7 @@ def stages_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> St
     # CTAs with one slot a ring do not wait for each other: loads of one hide under the work of another.
     hidden_clk = 1.0 / silicon.port_bytes_per_clk / demand.groups
     load_clk = np.where(batch.apart, hidden_clk, _clk_per_byte(demand, sm_clk_mhz, at_work, demand.fresh))
-    copied_clk = 1.0 / room_numbers("gpu").copy_bytes_per_clk / demand.groups
+    copied_clk = silicon.copy_clk_per_byte / demand.groups
     load_clk = np.where(batch.turns, load_clk, np.maximum(load_clk, copied_clk))
     return StageTimes(
         load_k=load_clk * demand.k_bytes,
@@ -316,6 +316,8 @@ class AttentionModel:
     numbers: Numbers = field(default_factory=lambda: room_numbers("attention"))
     silicon: Silicon | None = None
     """In place of the card's own, for what-ifs."""
+    held_mhz: float | None = field(default=None, kw_only=True)
+    """SM clock in place of the one that the work's power leaves, for elasticities."""
     settled: bool = field(default=False, kw_only=True)
     """Whether the kernel runs back to back until the clock settles under the power cap."""
 
@@ -333,9 +335,9 @@ class AttentionModel:
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""
         demand = demand_of(batch, silicon, self.numbers)
-        clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
+        clock = np.full(len(batch), self.held_mhz or silicon.gpu.sm_clk_mhz * 0.85)
         sms = self.gpu.sm_count
-        for _ in range(CLOCK_STEPS):
+        for _ in range(0 if self.held_mhz else CLOCK_STEPS):
             mean = times_at(demand, clock, np.minimum(demand.tiles, sms)).mean_clk(demand)
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)

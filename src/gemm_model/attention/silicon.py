@@ -19,8 +19,9 @@ class Silicon(Numbers):
     """Rates and latencies of one card, for one rate class of its tensor cores; no kernel changes them.
 
     `flop_per_clk` of an SM's tensor cores; `port_bytes_per_clk` that an SM reads from L2 while its neighbours do;
-    `smem_bytes_per_clk`, `exponentials_per_clk`; `l2_bytes_per_us`, `dram_bytes_per_us`; `l2_latency_clk`,
-    `dram_latency_us`; `drain_clk` for which the tensor cores stand still while a consumer group waits for its MMAs;
+    `smem_bytes_per_clk`, `exponentials_per_clk`, `copy_clk_per_byte` of threads that copy from L2;
+    `l2_bytes_per_us`, `dram_bytes_per_us`; `l2_latency_clk`, `dram_latency_us`;
+    `drain_clk` for which the tensor cores stand still while a consumer group waits for its MMAs;
     `round_trip_clk`, the least time of a stage: barriers, issue of its MMAs, waiting for them; `cta_start_us` from the
     start of a CTA to its first load; `group_end_us` from its last store to its end, for each consumer group;
     `launch_us` from the end of a kernel in a CUDA graph to the first load of the next one on all SMs; `merging`, the
@@ -45,6 +46,7 @@ def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
         port_bytes_per_clk=port,
         exponentials_per_clk=room_numbers("gpu").exponentials_per_clk,
+        copy_clk_per_byte=1.0 / room_numbers("gpu").copy_bytes_per_clk,
         smem_bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,

@@ -127,7 +127,7 @@ def measured(args: argparse.Namespace, measured_us: float) -> tuple[Settings, di
     prediction = world.predicted()
     asked = {"problem": problem_fields(world.problem), "kernel": world.config.fields}
     asked["prediction"] = prediction_fields(prediction)
-    shares = world.elasticities(prediction.runtime_us)
+    shares = world.elasticities()
     return chosen, asked, measured_beside(measured_us, prediction, shares, {})
 
 
