@@ -17,8 +17,8 @@ from measured import MEASUREMENTS, beyond_band, kernels_of, rows_of
 
 from gemm_model import predict_table
 from gemm_model.calibration.observations import observe
-from gemm_model.calibration.run import BAND_QUANTILE
 from gemm_model.calibration.tables import load_tables
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration, regime_band
 from gemm_model.kernel_model.kernel_time import kernel_time
@@ -74,7 +74,7 @@ def figures(kind: str, gpu_name: str, family_name: str, table: str) -> list[dict
                     "rows": len(part),
                     "MAPE": f"{errors.mape:.1%}",
                     "p95": f"{errors.p95:.1%}",
-                    "90 % within": f"{relative.quantile(BAND_QUANTILE):.1%}",
+                    "90 % within": f"{relative.quantile(room_numbers('calibration').band_share):.1%}",
                     "top-1": f"{top1_efficiency(part).mean():.2%}",
                 }
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from gemm_model.calibration.run import BAND_QUANTILE
+from gemm_model.config.numbers import room_numbers
 
 MEASUREMENTS = Path(__file__).parents[1] / "data" / "measurements"
 MANIFEST = MEASUREMENTS / "manifest.yaml"
@@ -93,4 +93,4 @@ def numbers_of(name: str, gpu: str = "h200") -> pd.DataFrame:
 def beyond_band(errors: pd.Series, bands: pd.Series) -> float:
     """What 90 % of relative errors are beyond their bands, in squares [1]; 0 where 90 % lie within."""
     beyond = (errors**2 - pd.to_numeric(bands) ** 2).dropna()
-    return math.sqrt(max(beyond.quantile(BAND_QUANTILE), 0.0))
+    return math.sqrt(max(beyond.quantile(room_numbers("calibration").band_share), 0.0))

@@ -24,8 +24,9 @@ from gemm_model.calibration.fit import Group, JointFit, Kind, Parameter, byte_er
 from gemm_model.calibration.observations import FoldFit, Observations, observe, sizes
 from gemm_model.calibration.report import write_numbers, write_silicon
 from gemm_model.calibration.residual_fit import corrected_fold_us, train_on
-from gemm_model.calibration.run import BAND_QUANTILE, FEWEST_BAND_ROWS, error_bands, rounded
+from gemm_model.calibration.run import band, error_bands, rounded
 from gemm_model.calibration.tables import load_tables, main_situation, splits_k
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.kernel_model.calibration_file import (
@@ -222,23 +223,19 @@ HEADER = """| table | held out by size | rows | MAPE | p95 | median | first choi
 def bands_of(tables: Sequence[Table], gpu: GpuSpec, fit: JointFit, *, corrected: bool) -> dict[str, float]:
     """By situation the held-out error of 90 % of the rows of one family and rate class."""
     bands: dict[str, float] = {}
+    fewest = room_numbers("calibration").fewest_band_rows
     for table in tables:
         values = table.corrected_us if corrected and table.corrected_us is not None else table.predicted_us
-        if table.regime not in ("burst", "counters") or len(values) < FEWEST_BAND_ROWS:
+        if table.regime not in ("burst", "counters") or len(values) < fewest:
             continue
         if table.situation:
             name = table.situation
-            bands.setdefault(name, _band(values, table.rows))
+            bands.setdefault(name, band(values, table.rows.runtime_us))
         elif "tiny" not in bands:
             numbers = kernel_numbers(fit.numbers[table.family, table.kind])
             bands |= error_bands(table.rows, values, gpu, numbers)
     widest = max(bands.values())
     return {**bands, SPLIT_SITUATION: bands.get(SPLIT_SITUATION, widest)}
-
-
-def _band(predicted_us: FloatArray, rows: Observations) -> float:
-    error = np.abs(predicted_us / rows.runtime_us - 1.0)
-    return round(float(np.quantile(error[np.isfinite(error)], BAND_QUANTILE)), 4)
 
 
 def number_line(each: Parameter, fit: JointFit, fits: Sequence[JointFit]) -> str:
@@ -347,7 +344,7 @@ def classes(
                 continue
             every = np.ones(len(table.rows), dtype=bool)
             rows, times = all_times(fit, replace(table, kind=seen), gpu, every)
-            within = f"90 % within {_band(times.runtime_us, rows):.1%}"
+            within = f"90 % within {band(times.runtime_us, rows.runtime_us):.1%}"
             yield line_of(table, times.runtime_us, f"by {seen}, {within}")
 
 

@@ -16,6 +16,7 @@ from gemm_model.calibration.pick_residual_fit import calls_of
 from gemm_model.calibration.residual_fit import HoldOut
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.processes import local_processes
@@ -337,7 +338,7 @@ def two_rate_classes(folder, **more):
 def test_rate_classes_fitted_at_once_are_those_fitted_one_after_the_other(tmp_path, monkeypatch):
     table, choices = two_rate_classes(tmp_path, shapes_only=True)
     alone = calibrate([table], H200, choices)
-    monkeypatch.setattr("gemm_model.calibration.residual_fit.WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(room_numbers("calibration"), "process_rows", 1)
     with local_processes(2) as executor:
         apart = calibrate([table], H200, choices, run_all=executor.map)
     assert list(apart.kinds) == list(alone.kinds) == ["fp16", "fp8"]
@@ -377,7 +378,7 @@ def test_folds_in_two_processes_say_what_one_says(monkeypatch):
     folds = folds_of(size_groups(seen), 1, 3)
     folds[folds == 2] = -1
     here = hold_out.times(folds, map)
-    monkeypatch.setattr("gemm_model.calibration.residual_fit.WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(room_numbers("calibration"), "process_rows", 1)
     with local_processes(2) as executor:
         apart = hold_out.times(folds, executor.map)
     assert apart.runtime_us == pytest.approx(here.runtime_us, rel=1e-9, nan_ok=True)

@@ -9,13 +9,13 @@ import pytest
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.sweep import estimated_row_ms, rows_of_table
-from gemm_model.calibration import planning
 from gemm_model.commands.plan import budget
+from gemm_model.config.numbers import room_numbers
 
 
 @pytest.fixture(autouse=True)
 def few_candidates(monkeypatch):
-    monkeypatch.setattr(planning, "CANDIDATE_SHAPES", 25)
+    monkeypatch.setattr(room_numbers("calibration"), "candidate_shapes", 25)
 
 
 def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):

@@ -15,17 +15,10 @@ from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError, importing
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-
-COLD_L2_MULTIPLE = 4
-"""Bytes of distinct weights [L2 sizes]; graphs of launches; chosen: a buffer that returns after so much other
-traffic is cold."""
-
-MOST_COPIES = 256
-"""Copies of the weights [launches]; graphs of launches; chosen: bounds the time to capture one; small weights
-stay partly warm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +37,12 @@ class Rotation:
 
 def rotation_of(problem: GemmProblem, l2_bytes: float, asked: int = 0) -> Rotation:
     """The rotation with cold operands, or with `asked` copies of the weights unless that is 0."""
+    chosen = room_numbers("bench")
 
     def cold_copies(size_bytes: float) -> int:
-        return max(2, -int(-COLD_L2_MULTIPLE * l2_bytes // size_bytes))
+        return max(2, -int(-chosen.cold_l2_multiple * l2_bytes // size_bytes))
 
-    weights = asked or min(MOST_COPIES, cold_copies(problem.b_bytes))
+    weights = asked or min(int(chosen.most_copies), cold_copies(problem.b_bytes))
     return Rotation(
         weights=weights,
         activations=min(weights, cold_copies(problem.a_bytes)),

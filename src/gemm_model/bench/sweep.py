@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.extended import extras
-from gemm_model.bench.provider import MOST_COPIES, Config, KernelError, Provider
+from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
@@ -278,8 +278,9 @@ def estimated_row_ms(row: Row, settings: TimingSettings) -> float:
 
 def _estimated_graph_ms(kernel_ms: float, settings: TimingSettings, *, settled: bool) -> float:
     """Time to capture and replay a graph of about `graph_ms`."""
-    launches = min(MOST_COPIES, max(4.0, settings.graph_ms / kernel_ms))
-    capture_ms = room_numbers("bench").capture_launch_ms * launches
+    numbers = room_numbers("bench")
+    launches = min(numbers.most_copies, max(4.0, settings.graph_ms / kernel_ms))
+    capture_ms = numbers.capture_launch_ms * launches
     if settled:
         return capture_ms + settings.settle_ms + settings.graph_settled_ms
     return (

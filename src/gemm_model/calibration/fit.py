@@ -32,30 +32,6 @@ from gemm_model.kernels.mechanisms import (
 )
 from gemm_model.kernels.registry import family_of
 
-OUTLIER_SCALE = 0.04
-"""Error from which the soft-L1 loss grows linearly [1]; all fits; chosen near the median error."""
-RANKING_WEIGHT = 1.0
-"""Weight of errors relative to a shape's best configuration [1]; burst rows; chosen."""
-CLOCK_WEIGHT = {"counters": 4.0, "sustained": 1.0}
-"""Weight of clock errors [1]; by regime. Counter rows are few and their clocks exact: they alone tell clock
-from cycles."""
-DRAM_WEIGHT = 0.05
-"""Weight of errors of DRAM bytes [1]; rows with counters; chosen: an error in bytes costs less than one in
-time."""
-PRIOR_WEIGHT = 1.0
-"""Weak pull towards the start values [1, of a number's range]; fits without a donor; chosen: it decides
-numbers that the data do not determine."""
-LEAST_SPREAD = 0.02
-"""Smallest spread of a donor's number [1, of its range]; donors whose value is almost 0; chosen."""
-MAX_EVALUATIONS = 60
-"""Most steps of a fit [1]; all fits; none was seen to need more than 40."""
-TOLERANCE = 1e-4
-"""Relative change of cost or numbers below which a fit ends [1]; all fits; chosen."""
-DIFFERENCE_STEP = 1e-3
-"""Step of the differences [1, of a number's range]; derivatives of a fit; chosen."""
-AT_BOUND = 1e-3
-"""A value this near to its bound is at it [1, share of the number's range]; all fits; chosen."""
-
 LAUNCH_NUMBER = "launch.kernel_us"
 """The kernels' number that moves with the card: the launch [us]; QuACK's is 2.69 on the H200, 2.83 on the H100."""
 SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
@@ -96,7 +72,7 @@ def free_from(donor_family: str, family: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Donor:
     """A donor's numbers as a prior; a deviation by `spread` is as likely as a row's error of
-    OUTLIER_SCALE.
+    `outlier_scale`.
     """
 
     values: Mapping[str, float]
@@ -117,9 +93,8 @@ class Donor:
         Numbers of the same kernels scatter normally: a deviation x costs x^2, which equals the soft-L1 loss
         2 (sqrt(1 + r^2) - 1) at r = x sqrt(1 + x^2 / 4). Numbers of other kernels have outliers, as rows do.
         """
-        if not self.same_kernels:
-            return OUTLIER_SCALE * deviations
-        return OUTLIER_SCALE * deviations * np.sqrt(1.0 + deviations**2 / 4.0)
+        scaled: FloatArray = room_numbers("calibration").outlier_scale * deviations
+        return scaled * np.sqrt(1.0 + deviations**2 / 4.0) if self.same_kernels else scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +134,22 @@ def fit(
         parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
         return np.concatenate([*parts, pull(unit)])
 
+    chosen = room_numbers("calibration")
     begin = np.clip((np.array([first[name] for name in names]) - low) / span, 0.01, 0.99)
     solved = least_squares(
         residuals,
         begin,
         bounds=(0.0, 1.0),
         loss="soft_l1",
-        f_scale=OUTLIER_SCALE,
+        f_scale=chosen.outlier_scale,
         x_scale="jac",
-        diff_step=DIFFERENCE_STEP,
-        max_nfev=MAX_EVALUATIONS,
-        ftol=TOLERANCE,
-        xtol=TOLERANCE,
+        diff_step=chosen.difference_step,
+        max_nfev=int(chosen.most_evaluations),
+        ftol=chosen.tolerance,
+        xtol=chosen.tolerance,
     )
     half_width = _half_widths(solved.jac, solved.fun, span)
-    at_bound = [name for name, at in zip(names, solved.x, strict=True) if min(at, 1.0 - at) < AT_BOUND]
+    at_bound = [name for name, at in zip(names, solved.x, strict=True) if min(at, 1.0 - at) < chosen.at_bound]
     return Fit(
         numbers=numbers(solved.x),
         half_width=dict(zip(names, half_width.tolist(), strict=True)),
@@ -192,12 +168,12 @@ def _pull(
     donor: Donor | None, names: Sequence[str], low: FloatArray, span: FloatArray
 ) -> Callable[[FloatArray], FloatArray]:
     """Residuals of numbers, given as shares of their ranges, towards a donor's or the start values."""
-    known = start_values() if donor is None else donor.values
+    known, chosen = start_values() if donor is None else donor.values, room_numbers("calibration")
     values = np.array([known[name] for name in names])
     centre = (values - low) / span
     if donor is None:
-        return lambda unit: PRIOR_WEIGHT * (unit - centre)
-    spread = np.maximum(donor.spread * np.abs(values) / span, LEAST_SPREAD)
+        return lambda unit: chosen.prior_weight * (unit - centre)
+    spread = np.maximum(donor.spread * np.abs(values) / span, chosen.least_spread)
     return lambda unit: donor.residuals((unit - centre) / spread)
 
 
@@ -206,30 +182,32 @@ def time_errors(rows: Observations, predicted: KernelTime, regime: str) -> list[
     error = np.log(predicted.runtime_us / rows.runtime_us)
     if regime == "sustained":
         return [rows.weight * error]
-    ranking = RANKING_WEIGHT * (error - error[rows.best_row])[rows.near_best]
+    ranking = room_numbers("calibration").ranking_weight * (error - error[rows.best_row])[rows.near_best]
     return [rows.weight * error, rows.weight[rows.near_best] * ranking]
 
 
 def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
     """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where known."""
     predicted = kernel_time(rows.shape, gpu, numbers, regime=regime)
-    parts = time_errors(rows, predicted, regime)
-    if regime in CLOCK_WEIGHT:
-        parts.append(CLOCK_WEIGHT[regime] * _clock_errors(rows, predicted, regime))
+    parts = time_errors(rows, predicted, regime) + _clock_errors(rows, predicted, regime, rows.weight)
     if regime == "counters":
         dram_error = np.log(predicted.traffic.dram_read_bytes / np.maximum(rows.dram_read_bytes, 1.0))
-        parts.append(DRAM_WEIGHT * (rows.weight * dram_error)[np.isfinite(dram_error)])
+        weight = room_numbers("calibration").dram_weight
+        parts.append(weight * (rows.weight * dram_error)[np.isfinite(dram_error)])
     return parts
 
 
-def _clock_errors(rows: Observations, predicted: KernelTime, regime: str) -> FloatArray:
-    """Clock errors of rows with a known clock: counters read the kernel's, sustained rows the card's
-    setting.
-    """
+def _clock_errors(
+    rows: Observations, predicted: KernelTime, regime: str, weight: FloatArray | float = 1.0
+) -> list[FloatArray]:
+    """Weighted log errors of known clocks: counters read the kernel's, sustained rows the card's setting."""
+    chosen = room_numbers("calibration")
+    of_regime = {"counters": chosen.counters_clock_weight, "sustained": chosen.sustained_clock_weight}
+    if regime not in of_regime:
+        return []
     clk_mhz = predicted.set_clk_mhz if regime == "sustained" else predicted.sm_clk_mhz
-    error = rows.weight * np.log(clk_mhz / rows.sm_clk_mhz)
-    known: FloatArray = error[np.isfinite(rows.sm_clk_mhz)]
-    return known
+    error = of_regime[regime] * (weight * np.log(clk_mhz / rows.sm_clk_mhz))
+    return [error[np.isfinite(error)]]
 
 
 def _half_widths(jacobian: FloatArray, residual: FloatArray, span: FloatArray) -> FloatArray:
@@ -246,14 +224,7 @@ def covariance(jacobian: FloatArray, residual: FloatArray) -> FloatArray:
     return found
 
 
-ROWS_OF_A_TABLE = 1500.0
-"""Total weight of a family's table of one type, whatever its length [rows]; joint fits; chosen: a family with ten
-times as many rows must not determine the card's numbers alone."""
-BYTES_WEIGHT = {"dram_read_bytes": 0.5, "l2_bytes": 0.5}
-"""Weight of errors of bytes [1]; rows with counters; chosen: an error of bytes weighs less than one of time."""
-START_WEIGHT = 1.5
-"""Weight of the distance from the start [1, of a number's range, in OUTLIER_SCALE]; joint fits; chosen: weak, it
-settles numbers that no row identifies."""
+COUNTED_BYTES = ("dram_read_bytes", "l2_bytes")
 Kind = tuple[str, str]
 """A family and a rate class of types."""
 
@@ -272,8 +243,10 @@ class Group:
     @property
     def weight(self) -> float:
         """Factor [1] of the errors of all its rows, so that large tables do not outvote small ones."""
-        share = 1.0 if self.regime == "burst" else 0.25
-        return float(np.sqrt(share * ROWS_OF_A_TABLE / max(len(self.rows), ROWS_OF_A_TABLE / 10.0)))
+        chosen = room_numbers("calibration")
+        rows = chosen.rows_of_a_table
+        share = 1.0 if self.regime == "burst" else chosen.other_regime_share
+        return float(np.sqrt(share * rows / max(len(self.rows), rows * chosen.least_table_share)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -326,14 +299,14 @@ def joint_fit(
     free: Collection[Parameter],
     *,
     bounds: Mapping[str, tuple[float, float]],
-    evaluations: int = MAX_EVALUATIONS,
+    evaluations: int | None = None,
 ) -> JointFit:
     """Fit parameters to the rows of all groups; other numbers keep their values in `start`.
 
     `bounds` are the intervals that direct measurements allow a number of the card; other numbers have the
     bounds of their `Number`.
     """
-    problem = _Problem(groups, gpu, start, sorted(free, key=str), bounds)
+    problem, chosen = _Problem(groups, gpu, start, sorted(free, key=str), bounds), room_numbers("calibration")
     with ThreadPoolExecutor() as threads:
         problem.run = lambda call, jobs: list(threads.map(call, jobs))
         solved = least_squares(
@@ -342,9 +315,9 @@ def joint_fit(
             jac=problem.jacobian,
             bounds=(0.0, 1.0),
             x_scale="jac",
-            max_nfev=evaluations,
-            ftol=TOLERANCE,
-            xtol=TOLERANCE,
+            max_nfev=evaluations or int(chosen.most_evaluations),
+            ftol=chosen.tolerance,
+            xtol=chosen.tolerance,
         )
         jacobian = problem.jacobian(solved.x)
     return problem.result(solved.x, jacobian, solved.fun)
@@ -382,6 +355,8 @@ class _Problem:
         self.run: Callable[[_Call, Sequence[_Job]], list[FloatArray]] = lambda call, jobs: list(
             map(call, jobs)
         )
+        chosen = room_numbers("calibration")
+        self.pull, self.step = chosen.start_weight * chosen.outlier_scale, chosen.difference_step
         self.at: FloatArray = np.array([])
         self.errors: list[FloatArray] = []
 
@@ -407,7 +382,7 @@ class _Problem:
     def residuals(self, unit: FloatArray) -> FloatArray:
         self.errors = self.run(self._group_errors, [(unit, place) for place in range(len(self.groups))])
         self.at = unit.copy()
-        return np.concatenate([*self.errors, START_WEIGHT * OUTLIER_SCALE * (unit - self.begin)])
+        return np.concatenate([*self.errors, self.pull * (unit - self.begin)])
 
     def jacobian(self, unit: FloatArray) -> FloatArray:
         """Derivatives by finite differences; each parameter is tried on the groups that depend on it."""
@@ -415,10 +390,10 @@ class _Problem:
             self.residuals(unit)
         starts = np.cumsum([0, *map(len, self.errors)])
         found = np.zeros((starts[-1] + len(unit), len(unit)))
-        found[starts[-1] :] = START_WEIGHT * OUTLIER_SCALE * np.eye(len(unit))
+        found[starts[-1] :] = self.pull * np.eye(len(unit))
         jobs, places = [], []
         for column, affected in enumerate(self.affected):
-            step = DIFFERENCE_STEP if unit[column] < 0.5 else -DIFFERENCE_STEP
+            step = self.step if unit[column] < 0.5 else -self.step
             moved = unit.copy()
             moved[column] += step
             jobs += [(moved, place) for place in affected]
@@ -450,22 +425,20 @@ NORMAL_90 = 1.645
 
 
 def _soft(errors: FloatArray) -> FloatArray:
-    """Errors whose squares are the soft-L1 loss, which is linear beyond OUTLIER_SCALE."""
-    loss = 2.0 * (np.sqrt(1.0 + (errors / OUTLIER_SCALE) ** 2) - 1.0)
-    found: FloatArray = np.sign(errors) * OUTLIER_SCALE * np.sqrt(loss)
+    """Errors whose squares are the soft-L1 loss, which is linear beyond `outlier_scale`."""
+    scale = room_numbers("calibration").outlier_scale
+    loss = 2.0 * (np.sqrt(1.0 + (errors / scale) ** 2) - 1.0)
+    found: FloatArray = np.sign(errors) * scale * np.sqrt(loss)
     return found
 
 
 def _group_parts(group: Group, times: KernelTime) -> list[FloatArray]:
     """Log errors of time, of time over the shape's best, and of clock and bytes if they were measured."""
     rows = group.rows
-    parts = time_errors(rows, times, group.regime)
-    if group.regime in CLOCK_WEIGHT:
-        clk_mhz = times.set_clk_mhz if group.regime == "sustained" else times.sm_clk_mhz
-        clock = np.log(clk_mhz / rows.sm_clk_mhz)
-        parts.append(CLOCK_WEIGHT[group.regime] * clock[np.isfinite(clock)])
+    parts = time_errors(rows, times, group.regime) + _clock_errors(rows, times, group.regime)
     if group.regime == "counters":
-        parts += [weight * byte_errors(name, rows, times) for name, weight in BYTES_WEIGHT.items()]
+        weight = room_numbers("calibration").bytes_weight
+        parts += [weight * byte_errors(name, rows, times) for name in COUNTED_BYTES]
     return parts
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
@@ -20,11 +21,6 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.tables.accuracy import config_columns, shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 
-NEAR_BEST = 1.15
-"""Time over a shape's best [1]; configurations within it take part in the ranking term; chosen."""
-
-FOLDS = 8
-"""Parts of the rows, each held out of a fit [1]; cross-validations; chosen."""
 TWIN_COLUMNS = ("in_dtype", "m", "n", "k", "batch", "gpu_uuid")
 """Columns in which twins agree, beside those of their kernel."""
 MEASURED = "measured_us"
@@ -68,7 +64,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
     best_us = pd.Series(measured).groupby(shape_id).transform("min").to_numpy()
     best_row = pd.Series(measured).groupby(shape_id).transform("idxmin").to_numpy()
     count = np.bincount(shape_id)[shape_id]
-    weight = count**-0.125
+    weight = count ** room_numbers("calibration").count_power
     return Observations(
         frame=frame,
         shape=geometry_of(batch, flop_per_clk_per_sm(batch, gpu), gpu, family),
@@ -79,7 +75,7 @@ def observe(frame: pd.DataFrame, gpu: GpuSpec, family: KernelFamily) -> Observat
         shape_id=shape_id,
         weight=weight / np.sqrt(np.mean(weight**2)),
         best_row=best_row,
-        near_best=measured <= NEAR_BEST * best_us,
+        near_best=measured <= room_numbers("calibration").near_best * best_us,
     )
 
 
@@ -96,9 +92,10 @@ def _optional(frame: pd.DataFrame, name: str) -> FloatArray:
     return pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
 
 
-def folds_of(groups: IntArray, seed: int, count: int = FOLDS) -> IntArray:
+def folds_of(groups: IntArray, seed: int, count: int | None = None) -> IntArray:
     """A fold for each row, whole groups together, folds of about as many groups each."""
     order = np.random.default_rng(seed).permutation(int(groups.max()) + 1)
+    count = count or int(room_numbers("calibration").folds)
     result: IntArray = (order % min(count, len(order)))[groups]
     return result
 

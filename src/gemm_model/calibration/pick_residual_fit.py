@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from gemm_model.calibration.residual_fit import train
-from gemm_model.calibration.run import BAND_QUANTILE
 from gemm_model.choice.selection import Ranker
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -25,8 +25,6 @@ from gemm_model.tables.table import read_table, runtimes_us, usable_rows
 FAMILY = "cudnn"
 ROLES = ("fit", "fit_choices")
 """Roles (column `role`) of calls that the trees are trained on."""
-FOLDS = 5
-"""Parts of the layers, each judged by trees that have seen the others [1]; trees of picks; chosen."""
 SHIFTS = tuple(round(0.005 * step, 3) for step in range(11))
 """Shifts that are tried [1, log]."""
 
@@ -72,9 +70,10 @@ def held_out(calls: Calls) -> FloatArray:
     """The log error of each call, predicted by trees that have not seen its layer."""
     _, layer = np.unique(np.array(calls.layer), return_inverse=True)
     order: IntArray = np.random.default_rng(0).permutation(layer.max() + 1)
-    fold = order[layer] % FOLDS
+    folds = int(room_numbers("calibration").layer_folds)
+    fold = order[layer] % folds
     expected = np.empty(len(layer))
-    for number in range(FOLDS):
+    for number in range(folds):
         held = fold == number
         forest = train(calls.seen[:, ~held], bounded(calls.log_error[~held]))
         expected[held] = forest.predict(calls.seen[:, held])
@@ -90,10 +89,11 @@ def errors(calls: Calls, expected: FloatArray, shift: float = 0.0) -> FloatArray
 def pick_residual(calls: Calls, gpu: GpuSpec, expected: FloatArray) -> PickResidual:
     """The trees of all calls, with the shift and the band of those that had not seen a layer (`held_out`)."""
     calibration, _ = calibration_for(gpu, FAMILY)
+    share = room_numbers("calibration").band_share
     shift = min(SHIFTS, key=lambda each: float(errors(calls, expected, each).mean()))
     return PickResidual(
         fingerprint=calibration.fingerprint(),
         forest=train(calls.seen, bounded(calls.log_error)),
         shift=shift,
-        error_band=float(np.quantile(errors(calls, expected, shift), BAND_QUANTILE)),
+        error_band=float(np.quantile(errors(calls, expected, shift), share)),
     )

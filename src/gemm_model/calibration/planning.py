@@ -29,9 +29,6 @@ from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers
 from gemm_model.kernels.registry import family_of
 
-TELLING_SHARE, MOST_TELLING = 0.25, 60
-"""Share of a plan's rows that are D-optimal [1], and their most [rows]; chosen, docs/fleet.md."""
-
 
 def log_jacobian(
     log_times: Callable[[FloatArray], FloatArray], values: FloatArray, steps: FloatArray
@@ -112,7 +109,8 @@ def planned(jacobian: FloatArray, count: int) -> IntArray:
     D-optimal rows alone are extreme ones, where a model errs by more than its numbers explain: fits to them
     predict worse than fits to as many random rows (docs/fleet.md).
     """
-    telling = min(round(TELLING_SHARE * count), MOST_TELLING)
+    chosen = room_numbers("calibration")
+    telling = min(round(chosen.telling_share * count), int(chosen.most_telling))
     common = spread_out(jacobian, count - telling)
     others = np.setdiff1d(np.arange(len(jacobian)), common)
     if telling == 0:
@@ -129,24 +127,17 @@ def left_unknown(jacobian: FloatArray) -> FloatArray:
     return result
 
 
-SEED = 20261122
 TYPES = ("bf16", "e4m3")
-DESIGNED, DRAWN = 25, 100
-"""Rows of each type [rows]: designed ones, which tell the numbers apart, and the fastest of drawn shapes, which
-users run; `--quick`; chosen."""
-POOL_SHAPES, POOL_KERNELS = 160, 16
-LONGEST_US = 1500.0
-CANDIDATE_SHAPES = 1200
-"""Random shapes of each type to choose from [shapes]; plans of a calibration, 16 kernels each; chosen."""
 
 
 def designed_rows(gpu: GpuSpec, donor: Calibration, types: Sequence[str] = TYPES) -> list[Row]:
     """The rows to be measured on a card, of the types that it has; equal for equal descriptions."""
-    draw = random.Random(SEED)
+    chosen = room_numbers("calibration")
+    draw = random.Random(int(chosen.plan_seed))
     rows: list[Row] = []
     for dtype in types:
         if gpu.multiplies(operand_type(dtype)[0]):
-            pool = list(random_rows(gpu, family_of(donor.family, gpu), dtype, draw, POOL_SHAPES))
+            pool = list(random_rows(gpu, family_of(donor.family, gpu), dtype, draw, int(chosen.pool_shapes)))
             rows += _chosen(pool, gpu, donor, draw)
     return rows
 
@@ -178,13 +169,15 @@ def sensitivities(rows: Sequence[Row], gpu: GpuSpec, donor: Calibration) -> tupl
 def _chosen(pool: list[Row], gpu: GpuSpec, donor: Calibration, draw: random.Random) -> list[Row]:
     """The designed rows of a pool, and the fastest of some other shapes."""
     jacobian, times_us = sensitivities(pool, gpu, donor)
-    short = np.flatnonzero(times_us < LONGEST_US)
-    designed = short[d_optimal(jacobian[short], min(DESIGNED, len(short)))].tolist()
+    chosen = room_numbers("calibration")
+    short = np.flatnonzero(times_us < chosen.longest_us)
+    designed = short[d_optimal(jacobian[short], min(int(chosen.designed_rows), len(short)))].tolist()
     best: dict[GemmProblem, int] = {}
     for position in short[np.argsort(times_us[short], kind="stable")].tolist():
         best.setdefault(pool[position].problem, position)
     fast = sorted(set(best.values()) - set(designed))
-    return [pool[position] for position in (*designed, *draw.sample(fast, min(DRAWN, len(fast))))]
+    drawn = draw.sample(fast, min(int(chosen.drawn_rows), len(fast)))
+    return [pool[position] for position in (*designed, *drawn)]
 
 
 def legal_kernels(gpu: GpuSpec, family: KernelFamily, dtype: str) -> list[KernelConfig]:
@@ -201,8 +194,9 @@ def random_rows(
     gpu: GpuSpec, family: KernelFamily, dtype: str, draw: random.Random, shapes: int
 ) -> Iterator[Row]:
     """Legal kernels of shapes from one row to many, with long and short K, and rows that start off lines."""
+    kernels = int(room_numbers("calibration").pool_kernels)
     for rows in rows_of_sizes(gpu, family, dtype, _random_sizes(draw, shapes)):
-        yield from draw.sample(rows, min(POOL_KERNELS, len(rows)))
+        yield from draw.sample(rows, min(kernels, len(rows)))
 
 
 def rows_of_sizes(
@@ -269,29 +263,30 @@ def planned_rows(
             raise InputError(f"{gpu.name} has no {dtype}; expected types of `gemm-model list gpus`")
         legal_kernels(gpu, family, dtype)  # refuses
     donor, _ = calibration_for(gpu, family.name)
-    draw = random.Random(SEED)
+    chosen = room_numbers("calibration")
+    draw = random.Random(int(chosen.plan_seed))
     pool: list[Row] = []
     derivatives = []
     for dtype in types:
         if sizes:
             rows = [row for some in rows_of_sizes(gpu, family, dtype, sizes) for row in some]
         else:
-            rows = list(random_rows(gpu, family, dtype, draw, CANDIDATE_SHAPES))
+            rows = list(random_rows(gpu, family, dtype, draw, int(chosen.candidate_shapes)))
         pool += rows
         derivatives.append(sensitivities(rows, gpu, donor)[0])
         advance(1)
     jacobian = np.concatenate(derivatives)
     settings = TimingSettings()
     cost_ms = np.array([estimated_row_ms(row, settings) for row in pool])
-    chosen = _affordable(jacobian, cost_ms, 1e3 * budget_s)
-    rows = [pool[position] for position in sorted(chosen.tolist())]
+    bought = _affordable(jacobian, cost_ms, 1e3 * budget_s)
+    rows = [pool[position] for position in sorted(bought.tolist())]
     return Plan(
         rows=rows,
         donor=donor.name,
         pool=len(pool),
         shapes=len({row.problem for row in rows}),
-        measure_s=float(cost_ms[chosen].sum()) / 1e3,
-        left_unknown=float(np.median(left_unknown(jacobian[chosen]))),
+        measure_s=float(cost_ms[bought].sum()) / 1e3,
+        left_unknown=float(np.median(left_unknown(jacobian[bought]))),
     )
 
 

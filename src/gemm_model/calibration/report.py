@@ -10,7 +10,8 @@ import pandas as pd
 import yaml
 
 from gemm_model.calibration.fit import Kind, Parameter
-from gemm_model.calibration.run import DONOR_KEPT, SHORT_US, CalibrationResult, Validation, rounded
+from gemm_model.calibration.run import DONOR_KEPT, CalibrationResult, Validation, rounded
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
@@ -165,7 +166,11 @@ def report_text(result: CalibrationResult) -> str:
                 f"{kind} {regime}, shapes held out: MAPE {errors.mape:.2%}, median {errors.median:.2%}, "
                 f"p95 {errors.p95:.1%}"
             )
-            line += "" if short is None else f", kernels below {SHORT_US:.0f} us {short.mape:.2%}"
+            line += (
+                ""
+                if short is None
+                else f", kernels below {room_numbers('calibration').short_us:.0f} us {short.mape:.2%}"
+            )
             parts.append(line + ("" if figures.clock is None else f", settled clock {figures.clock:.2%}"))
     if result.data.cards:
         parts += ["", f"cards: {', '.join(result.data.cards)}"]

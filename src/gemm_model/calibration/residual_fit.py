@@ -30,10 +30,6 @@ from gemm_model.kernel_model.residual import FEATURES, corrected_us, features
 from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.tables.accuracy import error_figures
 
-WORTH_A_PROCESS = 1500
-"""Fewest rows of a fit in a process of its own [rows]; all fits; measured: it takes about 1 s, as long as a
-process needs to start."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOutTimes:
@@ -106,20 +102,7 @@ class HoldOut:
 
 def worth_it(run_all: RunAll, rows: int) -> RunAll:
     """`run_all` if the work on `rows` rows is longer than the start of a process, else `map`."""
-    return map if rows < WORTH_A_PROCESS else run_all
-
-
-TREES = 450
-"""Trees of a forest [1]; training; chosen: 0.04 points less error than by 300 (h200)."""
-LEARNING_RATE = 0.15
-"""Share of a tree's own fit that is taken [1]; training; chosen."""
-LEAF_PENALTY = 3.0
-"""Penalty on the square of a leaf's value [rows]; training; chosen: leaves with few rows are uncertain."""
-BORDERS = 32
-"""Places where a feature may be split [1]; training; chosen."""
-OUTLIER_SCALE = 0.1
-"""Log error from which Huber's loss grows linearly [1]; training; chosen: a little above the largest
-correction."""
+    return map if rows < room_numbers("calibration").process_rows else run_all
 
 
 NEVER_FASTER_BY = ("ctas_at_once", "rows_of_clusters", "columns_of_clusters")
@@ -152,14 +135,15 @@ def train(
     `falling` grows. Training is deterministic; CatBoost's options `drawn` let trees see a part of rows and features.
     Raises MissingExtraError without CatBoost.
     """
-    options = {"iterations": TREES, "bootstrap_type": "No", "random_seed": 0} | drawn
+    chosen = room_numbers("calibration")
+    options = {"iterations": chosen.trees, "bootstrap_type": "No", "random_seed": 0} | drawn
     trees = catboost().CatBoostRegressor(
         depth=MAX_DEPTH,
-        learning_rate=LEARNING_RATE,
-        l2_leaf_reg=LEAF_PENALTY,
-        border_count=BORDERS,
+        learning_rate=chosen.learning_rate,
+        l2_leaf_reg=chosen.leaf_penalty,
+        border_count=chosen.borders,
         monotone_constraints=dict.fromkeys(falling, -1),
-        loss_function=f"Huber:delta={OUTLIER_SCALE}",
+        loss_function=f"Huber:delta={chosen.residual_outlier_scale}",
         boosting_type="Plain",
         random_strength=0,
         thread_count=1,

@@ -25,7 +25,6 @@ from gemm_model.calibration.fit import (
     free_from,
 )
 from gemm_model.calibration.observations import (
-    FOLDS,
     MEASURED,
     Observations,
     beside_twins,
@@ -45,13 +44,13 @@ from gemm_model.calibration.residual_fit import (
     worth_it,
 )
 from gemm_model.calibration.tables import (
-    FEWEST_SHAPES,
     CalibrationData,
     load_tables,
     main_situation,
     measured_family,
     splits_k,
 )
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -88,17 +87,8 @@ from gemm_model.tables.accuracy import (
 )
 from gemm_model.tables.table import read_table, require_columns, sizes
 
-BAND_QUANTILE = 0.9
-"""Share of held-out rows within an error band [1]; every band; chosen."""
-FEWEST_BAND_ROWS = 30
-"""Rows of a situation from which on it has a band of its own [rows]; held-out errors; chosen."""
-SIGNIFICANT_DIGITS = 6
-SHORT_US = 12.0
-"""Longest kernel judged separately [us]; launches back to back; chosen: boundaries weigh most there."""
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
 """Regimes that the kernel's own numbers are fitted to; the first that a table has is held out and judged."""
-STANDARD_ERRORS = 2.0
-"""By which a fit has to be nearer than the donor's numbers [standard errors]; chosen: 19 of 20 by chance."""
 DONOR_KEPT = "the donor's numbers, kept"
 """What the figures of a class are called whose rows are no nearer by a fit."""
 CHAINED_REGIMES = ("graph", "sustained")
@@ -156,7 +146,7 @@ class ChainedErrors:
 
     runtime: ErrorFigures
     short: ErrorFigures | None
-    """Of kernels below SHORT_US, if any."""
+    """Of kernels below `short_us`, if any."""
     clock: float | None
     """Mean |predicted / settled clock - 1|, the clock as the driver reports it; None where it does not."""
 
@@ -435,14 +425,15 @@ class _Kind:
     def fits(self) -> int:
         """Approximate number of fits: one for each stage, and one for each of its folds."""
         stages = sum(map(bool, (self.seen, self.split)))
-        other_folds = 0 if self.choices.shapes_only else FOLDS
-        chained = 1 + FOLDS * len(self.chained) if self.chained else 0
-        return (1 + FOLDS) * stages + other_folds + chained + self.kind_fits
+        folds = int(room_numbers("calibration").folds)
+        other_folds = 0 if self.choices.shapes_only else folds
+        chained = 1 + folds * len(self.chained) if self.chained else 0
+        return (1 + folds) * stages + other_folds + chained + self.kind_fits
 
     @property
     def kind_fits(self) -> int:
         """Approximate number of fits for the kinds of problem."""
-        return (1 + FOLDS) * sum(map(bool, self.kind_rows.values()))
+        return (1 + int(room_numbers("calibration").folds)) * sum(map(bool, self.kind_rows.values()))
 
     @property
     def rows(self) -> Observations:
@@ -613,10 +604,10 @@ class _Kind:
         if not seen or not free:
             return None
         self.steps.begin(f"{self.kind}: {what}")
-        found = self._fit(seen, free)
+        found, chosen = self._fit(seen, free), room_numbers("calibration")
         name, rows = next(iter(seen.items()))
         groups = size_groups(rows)
-        if len(np.unique(groups)) >= FEWEST_SHAPES:
+        if len(np.unique(groups)) >= chosen.fewest_shapes:
             folds = folds_of(groups, self.choices.seed)
             judged = self._hold_out(seen, name, free)
             if situation == SPLIT_SITUATION and name == self.main and self.choices.trains_residual:
@@ -625,10 +616,10 @@ class _Kind:
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
             self._judge(f"shape, {what}", f"shape + residual, {what}", rows, held_out, _several_kernels(rows))
-            if len(rows) >= FEWEST_BAND_ROWS:
-                self.bands[situation] = _band(held_out.runtime_us, rows.runtime_us)
+            if len(rows) >= chosen.fewest_band_rows:
+                self.bands[situation] = band(held_out.runtime_us, rows.runtime_us)
                 if held_out.corrected_us is not None:
-                    self.corrected_split_band = _band(held_out.corrected_us, rows.runtime_us)
+                    self.corrected_split_band = band(held_out.corrected_us, rows.runtime_us)
         self.start = found.numbers.values()
         return found
 
@@ -639,7 +630,8 @@ class _Kind:
         self.steps.begin(f"{self.kind}: launches back to back")
         found = self._fit(self.chained, CHAIN_FREE)
         shapes = {name: len(np.unique(size_groups(rows))) for name, rows in self.chained.items()}
-        enough = [name for name, found_shapes in shapes.items() if found_shapes >= FEWEST_SHAPES]
+        fewest = room_numbers("calibration").fewest_shapes
+        enough = [name for name, found_shapes in shapes.items() if found_shapes >= fewest]
         self.start = found.numbers.values()
         return found, {name: self._chained_errors(name) for name in enough}
 
@@ -647,7 +639,7 @@ class _Kind:
         rows = self.chained[name]
         folds = folds_of(size_groups(rows), self.choices.seed)
         found = self._hold_out(self.chained, name, CHAIN_FREE).times(folds, self.run_all, self.steps.fitted)
-        known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < SHORT_US
+        known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < room_numbers("calibration").short_us
         clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
             error_figures(found.runtime_us, rows.runtime_us),
@@ -685,12 +677,13 @@ def _call(job: Callable[[], Any]) -> Any:
 
 
 def surely_nearer(fitted_us: FloatArray, donor_us: FloatArray, measured_us: FloatArray) -> bool:
-    """Whether one prediction's mean error is less than another's by more than two of its standard errors.
+    """Whether one prediction's mean error is less than another's by more than some of its standard errors.
 
     The difference is taken row by row, so that what is hard to predict by either does not count.
     """
     gained = np.abs(donor_us / measured_us - 1.0) - np.abs(fitted_us / measured_us - 1.0)
-    return bool(gained.mean() > STANDARD_ERRORS * gained.std() / np.sqrt(len(gained)))
+    surely = room_numbers("calibration").standard_errors * gained.std() / np.sqrt(len(gained))
+    return bool(gained.mean() > surely)
 
 
 def _shares_of(kinds: Mapping[str, KindResult]) -> dict[str, dict[str, float]]:
@@ -794,9 +787,10 @@ def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     return efficiency
 
 
-def _band(predicted_us: FloatArray, measured_us: FloatArray) -> float:
-    """Error that BAND_QUANTILE of the rows stay within."""
-    return round(float(np.quantile(np.abs(predicted_us / measured_us - 1.0), BAND_QUANTILE)), 4)
+def band(predicted_us: FloatArray, measured_us: FloatArray) -> float:
+    """Error that `band_share` of the rows stay within."""
+    share = room_numbers("calibration").band_share
+    return round(float(np.nanquantile(np.abs(predicted_us / measured_us - 1.0), share)), 4)
 
 
 def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
@@ -808,13 +802,13 @@ def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntA
 def error_bands(
     seen: Observations, predicted_us: FloatArray, gpu: GpuSpec, numbers: KernelNumbers
 ) -> dict[str, float]:
-    """Held-out error that BAND_QUANTILE of the rows stay within, by situation (of all rows where few are)."""
+    """Held-out error that `band_share` of the rows stay within, by situation (of all rows where few are)."""
     where, bands = situations(seen, gpu, numbers), {}
     for code, name in enumerate(PLAIN_SITUATIONS):
         rows = where == code
-        if rows.sum() < FEWEST_BAND_ROWS:
+        if rows.sum() < room_numbers("calibration").fewest_band_rows:
             rows = np.full(len(seen), True)
-        bands[name] = _band(predicted_us[rows], seen.runtime_us[rows])
+        bands[name] = band(predicted_us[rows], seen.runtime_us[rows])
     return bands
 
 
@@ -833,14 +827,15 @@ def _cards(seen: Observations) -> IntArray | None:
     if len(names) < 2:
         return None
     rows = np.bincount(codes)
-    return np.where(rows[codes] >= 0.02 * len(codes), codes, -1).astype(np.int64)
+    fewest = room_numbers("calibration").least_card_share * len(codes)
+    return np.where(rows[codes] >= fewest, codes, -1).astype(np.int64)
 
 
 def rounded(value: Any) -> Any:
     """A value, or each of a mapping's, with as many digits as a calibration file holds."""
     if isinstance(value, Mapping):
         return {name: rounded(each) for name, each in value.items()}
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    return float(f"{value:.{room_numbers('calibration').significant_digits}g}")
 
 
 def _rounded(numbers: KernelNumbers) -> KernelNumbers:

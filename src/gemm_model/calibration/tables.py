@@ -24,9 +24,6 @@ from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.schema import ROLE_OF_FIT, require_card, rows_words, understood
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
-FEWEST_SHAPES = 8
-"""Fewest shapes of a table [shapes]; calibrations; one for each fold of the cross-validation."""
-
 
 @dataclass(frozen=True, slots=True)
 class CalibrationData:
@@ -206,7 +203,7 @@ def _require_shapes(by_kind: dict[str, dict[str, pd.DataFrame]], path: str, fami
         main = regimes.get("burst", regimes.get("counters"))
         whole = main if main is None else main[~splits_k(main) & (main_situation(main, family) == "")]
         shapes = 0 if whole is None else whole.groupby(shape_columns(whole)).ngroups
-        if shapes < FEWEST_SHAPES:
+        if shapes < (fewest := room_numbers("calibration").fewest_shapes):
             raise InputError(
-                f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {FEWEST_SHAPES}"
+                f"{path}: {shapes} shapes of {kind} operands in the burst regime; expected {fewest}"
             )
