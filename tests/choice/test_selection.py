@@ -209,8 +209,8 @@ def test_kernels_have_the_times_of_their_fastest_candidates(family, model, probl
         assert (kernels.times_us == by_kernel_us.min(axis=1)).all()
         assert (kernels.orders == by_kernel_us.argmin(axis=1)).all()
         assert (candidates[kernels.orders + np.arange(len(positions)) * orders] == kernels.candidates).all()
-        for kernel in (0, len(positions) // 2, len(positions) - 1):
-            candidate, found = kernels.prediction(ranker.model, kernel)
+        some = np.array([0, len(positions) // 2, len(positions) - 1])
+        for kernel, (candidate, found) in zip(some, kernels.predictions(some), strict=True):
             place = kernel * orders + int(kernels.orders[kernel])
             assert candidate == space.candidate(int(candidates[place]))
             assert found.phases_us == pytest.approx(prediction.row(place).phases_us)

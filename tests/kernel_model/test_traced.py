@@ -33,7 +33,8 @@ def test_traced_formulas_predict_the_same(card, family, options, monkeypatch):
         found = quick.predict_batch(grid.rows())
         assert found.runtime_us == pytest.approx(table.runtime_us, rel=1e-12)
         assert (found.limiter == table.limiter).all()
-    for row in map(grid.row, [0] * 9, range(0, len(grid.batch), 101)):
+    for place in range(0, len(grid.rows()), 101 * grid.orders):
+        row = grid.rows().mapped(lambda _, column, place=place: column[place].item())
         assert usual.predict_row(row) == quick.predict_row(row) == quick.predict_row(row)
     assert all(
         each.made for of in (quick._whole, quick._searched, quick._least) for each in of.known.values()

@@ -89,13 +89,6 @@ def test_several_shapes_make_the_batches_of_each():
     assert some.cta_n[::orders].tolist() == [SPACE.kernel["cta_n"][i * orders] for i in (1, 5, 0, 7)]
     assert some.swizzle.tolist() == SPACE.kernel["swizzle"][:orders].tolist() * 4
     assert some.k[::orders].tolist() == [512, 512, 1024, 1024]
-    row = SPACE.grid_of_shapes(sizes, kernels=kernels).row(1, 3)
-    assert (row.cta_n, row.swizzle, row.k) == (some.cta_n[-1], some.swizzle[1], 1024.0)
-    assert {type(getattr(row, name)) for name in ("m", "swizzle", "raster", "a_k_major")} == {
-        float,
-        int,
-        bool,
-    }
 
 
 @pytest.mark.parametrize("name", families())

@@ -14,13 +14,12 @@ from gemm_model.choice.selection import Ranker, describe
 from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.prediction import Prediction
+from gemm_model.core.prediction import Evaluation, Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
 from gemm_model.core.routing import Routing
 from gemm_model.core.sizes import size_of
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, sizes_of
-from gemm_model.kernels.feasibility import Grid
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
 ROUTINGS = 32
@@ -174,29 +173,32 @@ def _best_of_space(
     first_us = first_us.mean(axis=1).min(axis=0)
     count = min(max(FINALISTS, top_k), len(worth))
     finalists = worth[np.sort(np.argpartition(first_us, count - 1)[:count])]
-    times_us, grid = _times(ranker, space, problems, finalists)
+    times_us, evaluation = _times(ranker, space, problems, finalists)
     mean_us = times_us.mean(axis=1)
-    order, least_us = mean_us.argmin(axis=0), mean_us.min(axis=0)
-    result = []
-    for kernel in np.argsort(least_us, kind="stable")[:top_k]:
-        best = int(order[kernel])
-        own_us = times_us[best, :, kernel]
-        middle = _middle(own_us)
-        prediction = ranker.model.predict_row(grid.row(best, middle * count + int(kernel)))
-        position = int(finalists[kernel]) * space.family.space.orders_per_kernel + best
-        result.append((space.candidate(position), _expected(own_us, problems[middle], prediction)))
+    least_us = mean_us.min(axis=0)
+    best = np.argsort(least_us, kind="stable")[:top_k]
+    order = mean_us.argmin(axis=0)[best]
+    own_us = times_us[order, :, best]
+    middle = [_middle(times) for times in own_us]
+    predictions = evaluation.predictions(order, np.array(middle) * count + best)
+    positions = finalists[best] * space.family.space.orders_per_kernel + order
+    result = [
+        (space.candidate(position), _expected(own_us[row], problems[middle[row]], predictions.row(row)))
+        for row, position in enumerate(positions.tolist())
+    ]
     return result, least_us
 
 
 def _times(
     ranker: Ranker, space: CandidateSpace, problems: tuple[GemmProblem, ...], kernels: IntArray
-) -> tuple[FloatArray, Grid]:
-    """Times [us] of shape (tile orders, routings, kernels), and their grid."""
+) -> tuple[FloatArray, Evaluation]:
+    """Times [us] of shape (tile orders, routings, kernels), and what else is known of them."""
     sizes = np.hstack([sizes_of(problem) for problem in problems])
     not_plain = () if problems[0].plain else problems
     positions = np.tile(kernels, (len(problems), 1))
     grid = space.grid_of_shapes(sizes, kernels=positions, not_plain=not_plain)
-    return ranker.model.evaluate(grid).runtime_us.reshape(-1, len(problems), len(kernels)), grid
+    found = ranker.model.evaluate(grid)
+    return found.runtime_us.reshape(-1, len(problems), len(kernels)), found
 
 
 def _middle(times_us: FloatArray) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,6 @@ class KernelTimes:
     space: CandidateSpace
     kernels: IntArray
     """Their positions in the space."""
-    grid: Grid
     evaluation: Evaluation
     orders: IntArray
     times_us: FloatArray
@@ -66,10 +65,11 @@ class KernelTimes:
         """The candidate's position in the space."""
         return self.kernels * self.space.family.space.orders_per_kernel + self.orders
 
-    def prediction(self, model: Model, kernel: int) -> tuple[Candidate, Prediction]:
-        """The candidate of one kernel, by its position in the grid, and its full prediction."""
-        row = self.grid.row(int(self.orders[kernel]), kernel)
-        return self.space.candidate(int(self.candidates[kernel])), model.predict_row(row)
+    def predictions(self, kernels: IntArray) -> Iterator[tuple[Candidate, Prediction]]:
+        """The candidates of some kernels, by their positions in the grid, and their full predictions."""
+        found = self.evaluation.predictions(self.orders[kernels], kernels)
+        for row, candidate in enumerate(self.candidates[kernels].tolist()):
+            yield self.space.candidate(candidate), found.row(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def kernel_times(model: Model, space: CandidateSpace, grid: Grid, kernels: IntAr
     """Kernels of a problem's grid, each in its fastest tile order; `kernels` are their positions."""
     evaluation = model.evaluate(grid)
     every_us = evaluation.runtime_us
-    return KernelTimes(space, kernels, grid, evaluation, every_us.argmin(axis=0), every_us.min(axis=0))
+    return KernelTimes(space, kernels, evaluation, every_us.argmin(axis=0), every_us.min(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def fastest(model: Model, contenders: Sequence[Contenders], top_k: int, ties: bo
     while True:
         parts = [looked_at[place] for place in sorted(looked_at)]
         parts = _corrected_together(parts, top_k, ties) if several else parts
-        found = _fastest_of(model, parts, top_k, ties)
+        found = _fastest_of(parts, top_k, ties)
         needed = [len(each.within(found.needed_us)) for each in contenders]
         missed = [place for place in range(len(contenders)) if needed[place] > seen[place]]
         if not missed:
@@ -159,7 +159,7 @@ def _corrected_together(parts: Sequence[KernelTimes], top_k: int, ties: bool) ->
     return [kernels.with_residual(top_k, ties, slowest_us) for kernels in parts]
 
 
-def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int, ties: bool = True) -> Fastest:
+def _fastest_of(parts: Sequence[KernelTimes], top_k: int, ties: bool = True) -> Fastest:
     """The fastest of kernels of one problem."""
     kernel_us = np.concatenate([kernels.times_us for kernels in parts])
     first = _in_order(kernel_us, top_k)
@@ -167,8 +167,14 @@ def _fastest_of(model: Model, parts: Sequence[KernelTimes], top_k: int, ties: bo
     slower_us = np.where(kernel_us > best_us * (1.0 + SAME_TIME), kernel_us, np.inf)
     second = int(slower_us.argmin())
     second_us = float(slower_us[second])
-    every = [(part, kernel) for part in parts for kernel in range(len(part.kernels))]
-    chosen = [part.prediction(model, kernel) for part, kernel in (every[place] for place in (*first, second))]
+    shown, start = np.append(first, second), 0
+    found: dict[int, tuple[Candidate, Prediction]] = {}
+    for part in parts:
+        here = np.unique(shown[(shown >= start) & (shown < start + len(part.kernels))])
+        if len(here):
+            found |= zip(here.tolist(), part.predictions(here - start), strict=True)
+        start += len(part.kernels)
+    chosen = [found[place] for place in shown.tolist()]
     bands = np.array([prediction.error_band or 0.0 for _, prediction in chosen])
     tied_us = best_us * (1.0 + max(float(bands[0]), SAME_TIME))
     return Fastest(

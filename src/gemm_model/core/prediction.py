@@ -90,7 +90,7 @@ class BatchPrediction:
         """The prediction of one row."""
         groups = self.phases_us, self.details, self.bytes_by_level
         phases_us, details, bytes_by_level = (
-            ReadOnly({name: column[index].item() for name, column in group.items()}) for group in groups
+            ReadOnly({name: column.item(index) for name, column in group.items()}) for group in groups
         )
         return Prediction(
             runtime_us=float(self.runtime_us[index]),
@@ -157,6 +157,10 @@ class Evaluation(Protocol):
         """The correction of some cells; None if the model has none."""
         ...
 
+    def predictions(self, orders: IntArray, kernels: IntArray) -> BatchPrediction:
+        """The full predictions of some cells."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PredictedEvaluation:
@@ -172,6 +176,9 @@ class PredictedEvaluation:
 
     def correction(self, _orders: IntArray, _kernels: IntArray) -> None:
         return None
+
+    def predictions(self, orders: IntArray, kernels: IntArray) -> BatchPrediction:
+        return self.prediction.rows(kernels * self.orders + orders)
 
 
 def predict_in_chunks(

@@ -17,7 +17,6 @@ from gemm_model.core.elementwise import (
     smooth_maximum,
     where,
 )
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import ClockRule
 from gemm_model.kernel_model.demand import Demand
@@ -35,8 +34,9 @@ from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
-CLOCK_STEPS = 8
-"""Steps of the search for the clock [1]; all kernels; chosen: the clock is within 1e-9 then."""
+CLOCK_STEPS, CAPPED_CLOCK_STEPS = 4, 10
+"""Steps of the search for the clock [1]; all kernels, and where the power cap holds; chosen: times are within
+1e-9 then."""
 FILLED_ROW_BYTES = 128
 """A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
@@ -311,13 +311,14 @@ def _gpc_tile_us(kernel: Kernel, moved: Traffic, spread: Flags) -> Values:
     return in_bytes * (gpcs * on_gpc / ctas) / l2_bytes_per_us(gpu, numbers)
 
 
-def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
+def settled_mhz(work: Waves, clock: ClockRule, kernel: Kernel) -> Values:
     """The clock at which a kernel's intensity calls for that same clock.
 
     A slower clock makes a kernel less intense, so the rule less the clock falls and has one root. Secants find
     it, between bounds: under a power cap the rule has kinks, and rises where memory paces the waves.
     """
-    numbers = room_numbers("kernel_model")
+    gpu, numbers = kernel.gpu, room_numbers("kernel_model")
+    steps = CAPPED_CLOCK_STEPS if kernel.around.settled else CLOCK_STEPS
     first: Values = gpu.sm_clk_mhz * numbers.first_clock_share
     lowest: Values = gpu.sm_clk_mhz * numbers.lowest_clock_share / 2.0
     found = clock(work.waves_us(first), first)
@@ -334,4 +335,4 @@ def settled_mhz(work: Waves, clock: ClockRule, gpu: GpuSpec) -> Values:
         after = where(settled, found, where(inside, secant, (low + high) / 2.0))
         return (low, high, found, beyond, after), settled
 
-    return repeated(step, (lowest, gpu.sm_clk_mhz, first, found - first, found), CLOCK_STEPS)[-1]
+    return repeated(step, (lowest, gpu.sm_clk_mhz, first, found - first, found), steps)[-1]

@@ -19,6 +19,8 @@ from gemm_model.core.compiled import machine_code
 
 WALK = Path(__file__).with_suffix(".c").read_text()
 """Source of the walk through all trees, where formulas are compiled."""
+WALKED_AT_ONCE = 64
+"""Rows that it walks at once [rows]."""
 LEAF_UNIT = 1e-5
 """Unit of a stored leaf [log time]; all forests; chosen: sums of whole numbers do not depend on their order,
 so that one row is predicted exactly as within a table."""
@@ -119,7 +121,7 @@ class Forest:
         machine = machine_code(WALK)
         if machine is not None:
             rows, splits = features.shape[1], self.split_feature.size
-            steps, answers = np.zeros(rows, dtype=np.int64), np.empty((splits + 1) * rows, dtype=np.uint8)
+            steps, answers = np.zeros(rows, dtype=np.int64), np.empty(splits * WALKED_AT_ONCE, dtype=np.uint8)
             trees_of = (getattr(self, name) for name in FOREST_ARRAYS)
             arrays = np.ascontiguousarray(features), *trees_of, steps, answers
             pointers = (ctypes.c_void_p(each.ctypes.data) for each in arrays)

@@ -95,7 +95,7 @@ def _composed(kernel: Kernel) -> _Composed:
         asked=asked,
         work=work,
         clock=clock,
-        sm_clk_mhz=settled_mhz(work, clock.inside, kernel.gpu),
+        sm_clk_mhz=settled_mhz(work, clock.inside, kernel),
         exposed_clk=exposed,
     )
 

@@ -238,41 +238,32 @@ class KernelModel:
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
         alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
-        first = int(alike[0])
-        if len(batch) == 1 or bool((alike == first).all()):
-            return self._predict_alike(batch, *divmod(first, len(MATH_KINDS)))
+        if len(batch) == 1 or bool((alike == alike[0]).all()):
+            return self._predict_alike(batch)
         parts, rows, refused = [], [], []
         batch = _with_numbers(batch)
         for group in np.unique(alike):
             index = np.flatnonzero(alike == group)
             some = batch.mapped(partial(_number_or_rows, index))
             try:
-                parts.append(self._predict_alike(some, *divmod(int(group), len(MATH_KINDS))))
+                parts.append(self._predict_alike(some))
             except RefusedKernelError as error:
                 refused.append(error.at(index.tolist()))
             rows.append(index)
         refuse_all(refused)
         return interleaved(parts, rows)
 
-    def _predict_alike(self, table: GemmBatch, kernel: int, math_kind: int) -> BatchPrediction:
-        """Rows of one kernel family and one class of types, by their codes."""
-        rows, kind = len(table), MATH_KINDS[math_kind]
-        # One row goes through the formulas as Python numbers.
+    def _predict_alike(self, table: GemmBatch) -> BatchPrediction:
+        """Rows of one kernel family and one class of types."""
+        rows, batch = len(table), _with_numbers(table)
         try:
-            family = family_at(kernel, self.gpu)
+            family = family_at(int(batch.kernel), self.gpu)
         except InputError as error:
             raise RefusedKernelError(range(rows), str(error)) from None
-        batch = _with_numbers(table)
-        prediction, searched = self.predicted(batch, self._checked_resources(batch, family), rows)
-        residual = self._known(batch).residual
-        if residual is None:
-            return prediction
-        return prediction.corrected(corrected_column(searched, residual.forests[kind], rows))
+        return self.predicted(batch, self._checked_resources(batch, family), rows)
 
-    def predicted(
-        self, batch: GemmBatch, resources: Resources, rows: int
-    ) -> tuple[BatchPrediction, Searched]:
-        """Predictions of `rows` kernels of one type by formulas alone, and the numbers that a search needs."""
+    def predicted(self, batch: GemmBatch, resources: Resources, rows: int) -> BatchPrediction:
+        """Predictions of `rows` kernels of one type."""
         known, (groups, searched) = self._known(batch), self._whole.of(batch, resources)
         runtime, phase, detail, level, shares = _as_columns(({"runtime_us": searched[0]}, *groups), rows)
         if self.corrects:
@@ -290,7 +281,9 @@ class KernelModel:
             caveats=self._caveats(known, batch, resources),
             error_band=bands,
         )
-        return prediction, searched
+        if known.residual is None:
+            return prediction
+        return prediction.corrected(corrected_column(searched, known.residual.forests[known.served], rows))
 
     def predict_row(self, row: GemmBatch) -> Prediction:
         """The prediction of one row of Python numbers.
@@ -549,13 +542,17 @@ class GridEvaluation:
         def error_band() -> FloatArray | None:
             if table is not None and self.model.gpu.validated:
                 return np.asarray(table[positions(searched[2], len(kernels))])
-            batch = self.grid.batch.mapped(lambda _, values: of_cells(values))
-            return self.model.predicted(batch, mapped(self.grid.resources, of_cells), len(kernels))[
-                0
-            ].error_band
+            return self.predictions(orders, kernels).error_band
 
         searched = of_cells(self.searched)
         return corrected_column(searched, residual.forests[self.known.served], len(kernels)), error_band
+
+    def predictions(self, orders: IntArray, kernels: IntArray) -> BatchPrediction:
+        def of_cells(values: Any) -> Any:
+            return at_cells(values, orders, kernels)
+
+        batch = self.grid.batch.mapped(lambda _, values: of_cells(values))
+        return self.model.predicted(batch, mapped(self.grid.resources, of_cells), len(kernels))
 
 
 def corrected_column(searched: Searched, forest: Forest, rows: int) -> FloatArray:

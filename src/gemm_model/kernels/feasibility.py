@@ -151,15 +151,6 @@ class Grid:
         batch = self.batch.mapped(lambda _, values: some(values))
         return Grid(batch, self.orders, mapped(self.resources, some))
 
-    def row(self, order: int, kernel: int) -> GemmBatch:
-        """One kernel in one order, as numbers."""
-
-        def number(_name: str, values: Any) -> Any:
-            found = at_cells(values, order, kernel)
-            return found.item() if isinstance(found, np.generic) else found
-
-        return self.batch.mapped(number)
-
     def rows(self) -> GemmBatch:
         """One kernel after another, each in all orders, as columns of equal length."""
         return self.batch.mapped(lambda _, values: np.broadcast_to(values, self.shape).T.reshape(-1))
@@ -169,7 +160,7 @@ def at_cells(values: Any, orders: Any, kernels: Any) -> Any:
     """What is of some cells of a grid, by their tile orders and kernels."""
     if not isinstance(values, np.ndarray):
         return values
-    return values[kernels] if values.ndim == 1 else values[orders, kernels % values.shape[1]]
+    return values[kernels] if values.ndim == 1 else values[orders, kernels if values.shape[1] > 1 else 0]
 
 
 def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
