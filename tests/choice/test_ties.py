@@ -34,12 +34,12 @@ class Kernels:
     def kernels(self):
         return np.arange(len(self.us))
 
-    def prediction(self, _model, kernel):
-        return 10 * kernel, prediction(self.us[kernel])
+    def predictions(self, kernels):
+        return [(10 * kernel, prediction(self.us[kernel])) for kernel in kernels]
 
 
 def test_kernels_within_the_band_of_the_fastest_are_tied():
-    found = _fastest_of(None, [Kernels([10.6, 10.3]), Kernels([10.0, 10.5, 12.0])], 3)
+    found = _fastest_of([Kernels([10.6, 10.3]), Kernels([10.0, 10.5, 12.0])], 3)
     # In the order of both lists: 10.0, 10.3 and 10.5 us; 10.5 is the last within 5 % of the first.
     assert [place for place, _ in found.chosen] == [0, 10, 10, 10]
     assert [prediction.runtime_us for _, prediction in found.chosen] == [10.0, 10.3, 10.5, 10.3]
@@ -52,13 +52,13 @@ def test_kernels_within_the_band_of_the_fastest_are_tied():
 
 def test_what_must_be_known_reaches_to_the_last_choice_the_ties_and_the_runner_up():
     """The farthest of the three decides: the runner-up of 12 us, the third choice of 13, the band of 10.5."""
-    assert _fastest_of(None, [Kernels([10.0, 12.0])], 1).needed_us == pytest.approx(12.0)
-    assert _fastest_of(None, [Kernels([10.0, 12.0, 13.0])], 3).needed_us == pytest.approx(13.0)
-    assert _fastest_of(None, [Kernels([10.0, 10.2, 13.0])], 1).needed_us == pytest.approx(10.5)
+    assert _fastest_of([Kernels([10.0, 12.0])], 1).needed_us == pytest.approx(12.0)
+    assert _fastest_of([Kernels([10.0, 12.0, 13.0])], 3).needed_us == pytest.approx(13.0)
+    assert _fastest_of([Kernels([10.0, 10.2, 13.0])], 1).needed_us == pytest.approx(10.5)
 
 
 def test_equal_times_are_no_runner_up():
-    found = _fastest_of(None, [Kernels([10.0, 10.0, 10.0])], 2)
+    found = _fastest_of([Kernels([10.0, 10.0, 10.0])], 2)
     assert found.second_us == np.inf
     assert found.ties.tolist() == [1, 1]
 
