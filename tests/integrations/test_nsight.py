@@ -11,7 +11,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.integrations.profile import METRICS, CountedKernel, beside, read_export, with_parts
-from gemm_model.kernel_model.faults import COUNTS, FAULTS, suspects
+from gemm_model.kernel_model.faults import COUNTS, FAULTS, counts_of, suspects
 from gemm_model.kernel_model.question import World
 
 HEADER = ("ID", "Kernel Name", "Grid Size", *METRICS)
@@ -35,11 +35,6 @@ def world(**kernel):
         gpu=load_gpu("h200"),
         options={"regime": "counters"},
     )
-
-
-def counts_of(kernel):
-    composed = kernel.composed()
-    return {count.name: count.predicted(composed) for count in COUNTS}
 
 
 def test_counts_are_read_in_base_units_and_the_longest_kernel_comes_first(tmp_path):
@@ -75,7 +70,7 @@ def test_what_a_fault_would_count_is_told_by_its_name(fault):
     if fault.name == "bad_raster":
         meant = replace(meant, problem=GemmProblem.of(12288, 12288, 1024))
     with_fault = next(iter(fault.worlds(meant)))
-    found = suspects(meant, counts_of(with_fault))
+    found = suspects(meant, counts_of(with_fault.composed()))
     assert found[0].fault.name == fault.name
     assert found[0].distance == pytest.approx(0.0, abs=1e-9)
     assert found[0].runtime_us == pytest.approx(with_fault.composed_us())
@@ -83,7 +78,7 @@ def test_what_a_fault_would_count_is_told_by_its_name(fault):
 
 def test_a_kernel_as_it_was_meant_has_no_distance():
     meant = world()
-    counted = counts_of(meant)
+    counted = counts_of(meant.composed())
     cycles = counted["duration_us"] * float(meant.composed().times.sm_clk_mhz)
     found = beside(meant, CountedKernel(name="meant", counted={**counted, "sm_cycles": 0.9 * cycles}))
     assert found.as_meant == pytest.approx(0.0, abs=1e-9)
@@ -134,7 +129,7 @@ def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):
 @pytest.mark.parametrize(("factor", "named"), [(1.05, None), (1.5, "no_multicast")])
 def test_a_fault_is_named_beyond_the_spreads_of_kernels_without_one(factor, named):
     meant = world()
-    counted = {**counts_of(meant), "sm_cycles": 1e5}
+    counted = {**counts_of(meant.composed()), "sm_cycles": 1e5}
     counted["l2_read_bytes"] *= factor
     found = beside(meant, CountedKernel(name="", counted=counted))
     assert found.as_meant == pytest.approx(min(math.log(factor) / 0.1, 4.0) / math.sqrt(6))
@@ -143,7 +138,7 @@ def test_a_fault_is_named_beyond_the_spreads_of_kernels_without_one(factor, name
 
 def test_partial_sums_are_no_writes_to_a_profiler_and_no_name_tells_their_number():
     meant = world(kernel="cutlass", split_k=3, scheduler="split_k")
-    counted = {**counts_of(meant), "sm_cycles": 1e5, "l2_write_bytes": 1e3}
+    counted = {**counts_of(meant.composed()), "sm_cycles": 1e5, "l2_write_bytes": 1e3}
     kernel = CountedKernel(name="", counted=counted)
     named = replace(meant, config=replace(meant.config, split_k=1))
     found = beside(with_parts(named, kernel), kernel)

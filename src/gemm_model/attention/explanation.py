@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.attention.silicon import silicon_of
+from gemm_model.config import read_toml
 from gemm_model.core.attention import SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
@@ -21,30 +23,7 @@ FASTER = 1.01
 
 WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
 """Fields that are the tile to a user: what of it fits depends on all."""
-UNITS = {
-    "TENSOR": ("tensor cores: Q K^T and P V", ("flop_per_clk", "mma_sync_flop_per_clk"), 1.0),
-    "EXPONENTIALS": ("special function units: one exponential a score", ("exponentials_per_clk",), 1.0),
-    "SOFTMAX": (
-        "maxima, masks, scales, sums and conversions of scores",
-        ("score_slots", "masked_slots"),
-        -1.0,
-    ),
-    "OUTPUTS": ("instructions that scale O again at each key block", ("output_slots",), -1.0),
-    "STORES": ("from registers through shared memory to L2", ("store_bytes_per_clk",), 1.0),
-    "SMEM": ("shared memory: operands of MMAs, and P where it holds P", ("smem_bytes_per_clk",), 1.0),
-    "BARRIERS": ("barriers of a key block, and draining its products", ("round_trip_clk", "drain_clk"), -1.0),
-    "COPIES": ("threads that copy rows of K and V", ("page_slots", "copy_clk_per_byte"), -1.0),
-    "TILE STARTS": (
-        "from one CTA of an SM to the next",
-        ("cta_start_us", "group_end_us", "length_clk"),
-        -1.0,
-    ),
-    "LATENCY": ("latency of L2 and DRAM", ("l2_latency_clk", "dram_latency_us"), -1.0),
-    "L2": ("L2 bandwidth, of the device and into an SM", ("l2_bytes_per_us", "port_bytes_per_clk"), 1.0),
-    "DRAM": ("DRAM bandwidth", ("dram_bytes_per_us",), 1.0),
-    "COMBINING": ("the kernel that adds up split keys", ("combine_us", "combine_clk"), -1.0),
-    "LAUNCH": ("from one kernel to the next", ("launch_us",), -1.0),
-}
+UNITS: Mapping[str, Mapping[str, Any]] = read_toml("explanations")["attention_units"]
 """Meaning of each unit, its numbers, and 1 where they are rates, -1 where they are what the unit takes."""
 
 
@@ -83,7 +62,7 @@ class AttentionWorld:
 
     def faster(self, unit: str, factor: float) -> AttentionWorld:
         """The same with a unit so many times as fast."""
-        (_, names, sign), model = UNITS[unit], self.model
+        names, sign, model = UNITS[unit]["numbers"], UNITS[unit]["sign"], self.model
         silicon, by = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind), factor**sign
         own = {name: getattr(silicon, name) * by for name in names if hasattr(silicon, name)}
         numbers = {name: getattr(model.numbers, name) * by for name in names if name not in own}
@@ -123,7 +102,7 @@ def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> Att
     base_us = found.runtime_us
     for name, share in sorted(world.elasticities().items(), key=lambda each: -each[1]):
         told = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
-        units.append(Mechanism(name=name, meaning=UNITS[name][0], **told))
+        units.append(Mechanism(name=name, meaning=UNITS[name]["meaning"], **told))
     changed = {words: world.asked(words) for words in what_if} | dict(_other_ways(world))
     times_us = {words: other.predicted().runtime_us for words, other in changed.items()}
     answers = [

@@ -22,6 +22,7 @@ from gemm_model.core.settings import Settings
 from gemm_model.integrations.profile import (
     Beside,
     beside,
+    card_of,
     config_of,
     lay_beside,
     library_of,
@@ -288,7 +289,8 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
         config = replace(config, kernel=library)
     options = {name: value for name, value in chosen.options.items() if name != "residual"}
     options["regime"] = "counters"
-    named = World(problem=kinds.problem(args), config=config, gpu=chosen.gpu, options=options)
+    gpu = card_of(kernels[0].name, chosen.gpu)
+    named = World(problem=kinds.problem(args), config=config, gpu=gpu, options=options)
     world = with_parts(named, kernels[0])
     found = beside(world, kernels[0])
     names = ("fault", "distance", "predicted_us", "cause")
@@ -333,9 +335,8 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
     most = max(found.rows, key=lambda row: row["spreads"] or 0.0)["what"]
-    usually = next(count.usually for count in COUNTS if count.name == most)
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
-    lines += [f"differs most: {most}; usual causes: {usually}", ""]
+    lines += [f"differs most: {most}; usual causes: {COUNTS[most]['usually']}", ""]
     if found.fault is None:
         as_meant = f"as it was meant: counts are {found.as_meant:.2g} spreads off"
         return "\n".join([*lines, f"{as_meant}, and no fault explains them"])

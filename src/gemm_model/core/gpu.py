@@ -27,6 +27,8 @@ NARROWING = ("tf32", "fp16", "fp8", "fp4")
 """Kinds of math of which none is slower than one before it; int8 is on sm_103."""
 KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
+WITH_OWN_MMAS = ("sm90", "sm100", "sm103")
+"""Architectures whose own kernels multiply by other instructions than `mma.sync`."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120", "sm121")
 
 INTERVAL = Quantity(unit="1", low=0, high=1)
@@ -457,4 +459,21 @@ def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
         sm_count=sms,
         max_cluster_size=min(gpu.max_cluster_size, sms),
         resident_clusters={size: count for size, count in clusters.items() if count},
+    )
+
+
+def before_hopper(gpu: GpuSpec) -> GpuSpec:
+    """The GPU as kernels for cards before Hopper see it: they multiply by `mma.sync`, slower than the card can."""
+    if gpu.kernel_architecture not in WITH_OWN_MMAS:
+        return gpu
+    share = min(room_numbers("gpu").mma_sync_flop_per_clk / gpu.flop_per_clk("fp16"), 1.0)
+    return replace(
+        gpu,
+        name=f"{gpu.name}_sm80",
+        architecture="sm80",
+        flop_per_clk_per_sm={kind: rate * share for kind, rate in gpu.flop_per_clk_per_sm.items()},
+        device_names=(),
+        max_cluster_size=1,
+        tmem_columns=0,
+        validated=False,
     )

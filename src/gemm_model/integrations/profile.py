@@ -23,34 +23,22 @@ from gemm_model.bench.counters import launches
 from gemm_model.bench.cublas_names import SGEMM, parse_cublas_name, parse_sgemm_name
 from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.choice.selection import rank
+from gemm_model.config import read_toml
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.gpu import GpuSpec, before_hopper
 from gemm_model.core.kernel_config import SCHEDULERS, KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.hierarchy.model import MemoryHierarchyModel
-from gemm_model.kernel_model.faults import COUNTS, Suspect, deviations, distance_of, likeliest, suspects
+from gemm_model.kernel_model.faults import Suspect, counts_of, deviations, distance_of, likeliest, suspects
 from gemm_model.kernel_model.question import World
 
-SECTOR_BYTES = 32.0
-"""A sector of L2 [B]; all GPUs; CUDA C++ Best Practices Guide."""
+KNOWN = read_toml("explanations")
 METRICS: Mapping[str, tuple[str, float]] = {
-    "gpu__time_duration.sum": ("duration_us", 1e-3),
-    "sm__cycles_elapsed.max": ("sm_cycles", 1.0),
-    "dram__bytes_read.sum": ("dram_read_bytes", 1.0),
-    "dram__bytes_write.sum": ("dram_write_bytes", 1.0),
-    "lts__t_sectors_op_read.sum": ("l2_read_bytes", SECTOR_BYTES),
-    "lts__t_sectors_op_write.sum": ("l2_write_bytes", SECTOR_BYTES),
-    "launch__shared_mem_per_block_dynamic": ("smem_bytes_per_cta", 1.0),
+    told["metric"]: (name, told["factor"]) for name, told in KNOWN["counts"].items() if "metric" in told
 }
 """By metric: what it counts here, and the factor from base units (ns, bytes, cycles, sectors)."""
-UNITS: Mapping[str, float] = {
-    **{"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "second": 1e9},
-    **{"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "byte/block": 1.0, "Kbyte/block": 1e3},
-    **{"cycle": 1.0, "sector": 1.0, "": 1.0},
-}
-"""Factors of ncu's units to its base units."""
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
 """What exports all that is read."""
 KERNEL, GRID = "Kernel Name", "Grid Size"
@@ -58,6 +46,8 @@ ADDS_UP = re.compile(r"splitKreduce|splitk_reduce", re.IGNORECASE)
 """In the names of kernels that add up the parts of a split K."""
 OF_CTAS = ("smem_bytes_per_cta", "ctas")
 """Counts that are no sums over a kernel's time."""
+OLDER = re.compile(r"(ampere|turing|volta|cutlass_[78]\d|sm[78]\d_xmma)_")
+"""In the names of kernels for cards before Hopper."""
 MOST_PARTS = 32
 """Parts of a split K [1]; cuBLAS's kernels, whose names tell none; no measured one has more."""
 
@@ -120,7 +110,7 @@ def _kernel(cells: Mapping[str, str], units: Mapping[str, str], where: str) -> C
     for metric, (name, factor) in METRICS.items():
         text, unit = (cells[metric] or "").replace(",", ""), units[metric] or ""
         try:
-            counted[name] = float(text) * UNITS[unit] * factor
+            counted[name] = float(text) * KNOWN["units"][unit] * factor
         except (ValueError, KeyError):
             raise InputError(
                 f"{where}: {metric} is {text!r} {unit}; expected a number in base units"
@@ -153,6 +143,11 @@ def config_of(name: str) -> KernelConfig:
     )
 
 
+def card_of(name: str, gpu: GpuSpec) -> GpuSpec:
+    """The card as a kernel of this name sees it."""
+    return before_hopper(gpu) if OLDER.search(name) else gpu
+
+
 def with_parts(world: World, kernel: CountedKernel) -> World:
     """The kernel with as many parts of K as its counts tell, where a name tells that K is split and no more."""
     config = world.config
@@ -169,7 +164,7 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
     if config.split_k > 1 or config.scheduler != SCHEDULERS[0]:
         # Partial sums reach L2 as reductions; the profiler does not count those as writes.
         counted.pop("l2_write_bytes", None)
-    predicted = {count.name: count.predicted(composed) for count in COUNTS if count.name in counted}
+    predicted = {name: value for name, value in counts_of(composed).items() if name in counted}
     predicted["sm_cycles"] = predicted["duration_us"] * float(composed.times.sm_clk_mhz)
     off = deviations(composed, counted)
     for each in (predicted, counted):
@@ -194,19 +189,8 @@ EXPECTED = (
 )
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 """Parts of K [1]; kernels whose names tell none; those that cuBLASLt's heuristic picks, and more."""
-OPERANDS = {
-    **{"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::_scaled_mm": (0, 1)},
-    **{"aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_addmm_activation": (1, 2)},
-}
-"""Operators that are one product, and the places of A (m, k) and B (k, n) among their inputs."""
 CUDA_CORES = "sgemm"
-LIBRARIES = {
-    CUDA_CORES: SGEMM,
-    "quack": re.compile(r"quack"),
-    "cutlass": re.compile(r"cutlass::gemm|cutlass3x"),
-    "triton": re.compile(r"^triton_(tem|mm|bmm)|matmul"),
-    "cublas": re.compile(r"nvjet|_xmma_gemm|s\d+gemm"),
-}
+LIBRARIES = {CUDA_CORES: SGEMM} | {name: re.compile(words) for name, words in KNOWN["libraries"].items()}
 """What the names of their GEMM kernels hold."""
 TIMES = re.compile(r"(Total Time|Duration) \((ns|us|ms|s)\)")
 US = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
@@ -293,7 +277,7 @@ def _problem(event: Mapping[str, Any], args: Mapping[str, Any]) -> GemmProblem |
     try:
         (a, a_type, a_steps), (b, b_type, b_steps) = (
             (args["Input Dims"][place], str(args["Input type"][place]), args["Input Strides"][place])
-            for place in OPERANDS[str(event.get("name"))]
+            for place in KNOWN["operands"][str(event.get("name"))]
         )
         a_type, b_type = (name.rpartition("::")[2] for name in (a_type, b_type))
         batch = a[0] if len(a) == 3 else 1
@@ -342,7 +326,9 @@ def lay_beside(
 
 def _row(each: Launches, gpu: GpuSpec, options: Mapping[str, Any]) -> dict[str, Any]:
     library, problem, config = library_of(each.name), each.problem, _config(each.name)
-    found = None if problem is None else _predicted(problem, library, config, gpu, options)
+    found = (
+        None if problem is None else _predicted(problem, library, config, card_of(each.name, gpu), options)
+    )
     predicted_us = None if found is None else each.calls * found.runtime_us
     return {
         "kernel": library,

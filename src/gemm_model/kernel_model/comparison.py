@@ -6,10 +6,11 @@ import copy
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from math import factorial
 from typing import Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import swapped
@@ -17,29 +18,14 @@ from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.question import World
 from gemm_model.kernels.mechanisms import RESOURCES
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    "tile": ("cta_m", "cta_n", "cta_k", "mma_m", "mma_n"),
-    "cluster": ("cluster_m", "cluster_n"),
-    "schedule": ("schedule", "warps"),
-    "stages": ("stages",),
-    "tile order": ("raster", "swizzle"),
-    "split of k": ("split_k", "scheduler"),
-    "sums": ("fast_accum",),
-    "library": ("kernel", "pdl"),
-}
+KNOWN = read_toml("explanations")
+SETTINGS: Mapping[str, Sequence[str]] = KNOWN["settings"]
 """Fields of a configuration that are one setting to a user."""
 CARD: Mapping[str, tuple[str, ...]] = {
-    "card: SMs": ("sm_count", "resident_clusters", "tpc_rounds"),
-    "card: clock": ("sm_clk_mhz", "mma_clk_share", "power_cap_w", "clock_recovery_us"),
-    "card: tensor cores": RESOURCES["TENSOR"].gpu_rates,
-    "card: L2": (
-        *RESOURCES["L2"].gpu_rates,
-        *RESOURCES["SM_INGRESS"].gpu_rates,
-        *RESOURCES["GPC_INGRESS"].gpu_rates,
-        "l2_bytes",
-        "l2_kept_share",
-    ),
-    "card: DRAM": (*RESOURCES["DRAM"].gpu_rates, "dram_bus_bits"),
+    name: tuple(
+        chain.from_iterable(RESOURCES[part].gpu_rates if part in RESOURCES else (part,) for part in parts)
+    )
+    for name, parts in KNOWN["card"].items()
 }
 """Fields of a GPU that are one quantity to a user; what is left comes with its calibration."""
 REST = "card: the rest, with its calibration"
@@ -160,7 +146,7 @@ def mixed_card(first: GpuSpec, second: GpuSpec, chosen: Set[str]) -> GpuSpec:
     return gpu
 
 
-def _differ(one: Any, other: Any, names: tuple[str, ...]) -> bool:
+def _differ(one: Any, other: Any, names: Sequence[str]) -> bool:
     return any(getattr(one, name) != getattr(other, name) for name in names)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import with_sms
@@ -18,67 +20,26 @@ from gemm_model.kernel_model.launch_context import COLD, WARM
 from gemm_model.kernel_model.question import World
 from gemm_model.kernels.registry import family_of
 
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """What a profiler counts of one kernel, and how far the model may be off."""
-
-    predicted: Callable[[Composed], float]
-    """What the model says of it; it has the count's name."""
-    spread: str
-    """Which of `config/numbers/counts.yaml`: the standard deviation of log(counted / predicted) without a fault."""
-
-    @property
-    def name(self) -> str:
-        return self.predicted.__name__
-
-    @property
-    def usually(self) -> str:
-        """What usually makes it another than predicted."""
-        return (self.predicted.__doc__ or "").removeprefix("Usual causes: ").rstrip(".")
+COUNTS: Mapping[str, Mapping[str, Any]] = {
+    name: told for name, told in read_toml("explanations")["counts"].items() if "spread" in told
+}
+"""What a profiler counts of one kernel: `usually`, what makes it another than predicted, and `spread`, which of
+`config/numbers/counts.yaml` is the standard deviation of log(counted / predicted) without a fault."""
 
 
-def duration_us(found: Composed) -> float:
-    """Usual causes: another clock, other work on the card, or what is counted below."""
-    return float(found.times.runtime_us)
-
-
-def dram_read_bytes(found: Composed) -> float:
-    """Usual causes: operands that L2 held before the launch or lost during it, by the order of tiles."""
-    return float(found.times.traffic.dram_read_bytes)
-
-
-def l2_read_bytes(found: Composed) -> float:
-    """Usual causes: another tile, cluster or pitch of rows."""
-    moved = found.times.traffic
-    return float(moved.l2_load_bytes - moved.l2_store_bytes)
-
-
-def l2_write_bytes(found: Composed) -> float:
-    """Usual causes: another type of the output, split sums or spilled registers."""
-    return float(found.times.traffic.l2_store_bytes)
-
-
-def smem_bytes_per_cta(found: Composed) -> float:
-    """Usual causes: another number of stages or a larger epilogue buffer."""
-    resources = found.kernel.resources
-    return float(resources.stage_bytes * resources.stages + resources.epilogue_bytes)
-
-
-def ctas(found: Composed) -> float:
-    """Usual causes: another tile, a split, or a grid that leaves SMs idle."""
-    batch, schedule = found.kernel.batch, found.kernel.schedule
-    return float(schedule.resident * batch.cluster_m * batch.cluster_n)
-
-
-COUNTS = (
-    Count(duration_us, "time_spread"),
-    Count(dram_read_bytes, "dram_spread"),
-    Count(l2_read_bytes, "l2_read_spread"),
-    Count(l2_write_bytes, "l2_write_spread"),
-    Count(smem_bytes_per_cta, "smem_spread"),
-    Count(ctas, "ctas_spread"),
-)
+def counts_of(found: Composed) -> dict[str, float]:
+    """What the model says of each of COUNTS."""
+    kernel, moved = found.kernel, found.times.traffic
+    counted = {
+        "duration_us": found.times.runtime_us,
+        "dram_read_bytes": moved.dram_read_bytes,
+        "l2_read_bytes": moved.l2_load_bytes - moved.l2_store_bytes,
+        "l2_write_bytes": moved.l2_store_bytes,
+        "smem_bytes_per_cta": kernel.resources.stage_bytes * kernel.resources.stages
+        + kernel.resources.epilogue_bytes,
+        "ctas": kernel.schedule.resident * kernel.cluster_size,
+    }
+    return {name: float(value) for name, value in counted.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +163,9 @@ def distance_of(found: Composed, counted: Mapping[str, float]) -> float:
 def deviations(found: Composed, counted: Mapping[str, float]) -> dict[str, float]:
     """How far each of a kernel's counts is from the counted one, in its spreads [1]."""
     numbers, told = room_numbers("counts"), {}
-    for count in COUNTS:
-        if count.name in counted:
-            least = numbers.fewest_bytes if count.name.endswith("_bytes") else 1.0
-            predicted, value = max(count.predicted(found), least), max(counted[count.name], least)
-            told[count.name] = abs(math.log(value / predicted)) / getattr(numbers, count.spread)
+    for name, predicted in counts_of(found).items():
+        if name in counted:
+            least = numbers.fewest_bytes if name.endswith("_bytes") else 1.0
+            off = math.log(max(counted[name], least) / max(predicted, least))
+            told[name] = abs(off) / getattr(numbers, COUNTS[name]["spread"])
     return told

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.question import UNLIMITED, World
-from gemm_model.kernels.mechanisms import CLOCK_MECHANISMS, DRAM, TENSOR
+from gemm_model.kernels.mechanisms import DESCRIPTIONS, DRAM, MECHANISMS, TENSOR
 
 WORTH_A_STEP = 1e-3
 """Least that a step adds [1, of the time]; ways to the peak; chosen: less is told with the next one."""
 IDEAL = {TENSOR: {"tensor.efficiency": 1.0, "tensor.issue_clk": 0.0}, DRAM: {"dram.efficiency": 1.0}}
 """Numbers of a bound at its peak."""
-STEPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("last wave", ("whole_waves",), ()),
-    ("clock under load", CLOCK_MECHANISMS, ()),
-    ("MMA issue and signals", ("narrow_mma", "round_trip"), ("MMA_WARPS",)),
-    ("promotion and scaling of sums", ("promotion", "software_scales"), ()),
-    ("spilled registers", (), ("SPILLING",)),
-    ("tensor cores", (), (TENSOR,)),
-    ("DRAM", (), (DRAM,)),
-    ("load latency beyond the ring", (), ("LATENCY",)),
-    ("L2 and the way to the SMs", (), ("L2", "SM_INGRESS", "GPC_INGRESS", "SMEM")),
-    ("rows filled outside the matrix", (), ("FILL",)),
-    ("epilogue", (), ("EPILOGUE",)),
-    ("launch, first loads, last stores", (), ("LAUNCH",)),
-)
-"""What is added in turn: a name, mechanisms that are switched on, and resources that are as fast as they
-are."""
+STEPS: Mapping[str, Sequence[str]] = DESCRIPTIONS["steps"]
+"""What is added in turn, and resources that are as fast as they are from then on, as mechanisms with that step are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +47,14 @@ def way_to_peak(world: World, composed: Composed, residual_us: float) -> tuple[S
 
 def _times(world: World, bound: str) -> Iterator[tuple[str, float]]:
     """The times of worlds that hold ever more of what there is, from the bound of the roofline on."""
-    off = {name for _, names, _ in STEPS for name in names}
+    off = {each.name for each in MECHANISMS if each.step}
     fast = {name: UNLIMITED for name in LIMITERS if name != bound}
     values = IDEAL[bound]
     ideal = replace(world, without=frozenset(off), faster=fast, values=values)
     first = "rows of tiles outside the matrix, idle SMs" if bound == TENSOR else "bytes beyond once"
     yield first, ideal.composed_us()
-    for step, mechanisms, resources in STEPS:
-        off -= set(mechanisms)
+    for step, resources in STEPS.items():
+        off -= {each.name for each in MECHANISMS if each.step == step}
         fast = {name: factor for name, factor in fast.items() if name not in resources}
         if step == "MMA issue and signals":
             values = {}

@@ -113,6 +113,8 @@ class Mechanism:
     meaning: str
     numbers: tuple[Number, ...]
     resource: str
+    step: str
+    """Of the way to the peak, where it is switched on apart from its resource; else none."""
 
 
 MECHANISMS = tuple(
@@ -121,6 +123,7 @@ MECHANISMS = tuple(
         meaning=table["meaning"],
         numbers=_numbers_of(name, f"{name}."),
         resource=table["resource"],
+        step=table.get("step", ""),
     )
     for name, table in DESCRIPTIONS.items()
     if "meaning" in table
