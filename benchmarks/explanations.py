@@ -22,7 +22,7 @@ resources together should be: launch, latency and what else no unit shows. The t
 with work, as Nsight's is of active cycles. L2's peak is the card's: a kernel is as busy in one table as in another.
 
 Attributed: pairs of such kernels. What changes most by counters, a unit's time at its peak or all time beyond the
-longest unit's, against what changes most by `explain --against`, in the same direction; and whether it is tied with it.
+longest unit's, against what changes most by `explain --against` (unit) in the same direction; and whether tied.
 """
 
 from __future__ import annotations
@@ -215,13 +215,13 @@ def counted_us(rows: pd.DataFrame, found: list[Composed], gpu: GpuSpec) -> Float
 
 def attributed(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
     """Of pairs of counted kernels that differ by more than FELT: whether what changes most by counters, a unit's time
-    or all time beyond the longest unit's, changes most by elasticities too, and whether it is within TIE of that.
+    or all time beyond the longest unit's, changes most as predicted too, and whether it is within TIE of that.
     """
     found = [world.composed() for world in worlds_of(rows, gpu)]
     units, times = counted_us(rows, found, gpu), rows["runtime_us"].to_numpy(float)
-    shares = np.array([[float(each.elasticities()[name]) for name in UNITS] for each in found]).T
-    told = np.vstack([shares, 1.0 - shares.sum(axis=0)]) * [float(each.times.runtime_us) for each in found]
-    columns = np.vstack([times, units, times - units.max(axis=0), told])
+    told = np.array([list(busy(each, gpu, 1.0).values()) for each in found]).T
+    left = [float(each.times.runtime_us) for each in found] - told.max(axis=0)
+    columns = np.vstack([times, units, times - units.max(axis=0), told, left])
     names = [f"us {place}" for place in range(len(columns))]
     both = list(neighbours(rows.assign(**dict(zip(names, columns, strict=True))), names))
     before, after = (np.vstack([each[place] for each in both]) for place in (1, 2))

@@ -261,11 +261,13 @@ def _difference_text(found: Difference, first: str, second: str) -> str:
     titles = {
         "BY SETTING, us that add up: the mean over the orders of changing them": found.by_setting,
         "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
+        "BY UNIT, us that overlap: what a profiler counts, at its peak": found.by_unit,
     }
     for title, parts in titles.items():
         largest = max(map(abs, parts.values()), default=0.0) or 1.0
         added = sorted(parts.items(), key=lambda part: part[1])
-        lines += ["", title, *_bars([(name, 0.0, added_us) for name, added_us in added], largest)]
+        told = _bars([(name, 0.0, added_us) for name, added_us in added], largest)
+        lines += ["", title, *told] if added else []
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, combinations
 from math import factorial
@@ -15,6 +15,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.explanation import busy
 from gemm_model.kernel_model.question import World
 from gemm_model.kernels.mechanisms import RESOURCES
 
@@ -49,6 +50,8 @@ class Difference:
     """Shapley values: what a setting's change adds, on average over the orders of changing them."""
     by_resource: Mapping[str, float]
     """What the second kernel waits longer for; a runtime is shared out by elasticities."""
+    by_unit: Mapping[str, float] = field(default_factory=dict)
+    """What units take longer at their peaks, as a profiler counts them: they overlap, and do not add up."""
 
     @property
     def us(self) -> float:
@@ -56,10 +59,11 @@ class Difference:
 
     @property
     def rows(self) -> list[tuple[str, str, float]]:
-        """By setting, then by resource: which, its name, and what it adds [us], the largest first."""
+        """By setting, by resource and by unit: which, its name, and what it adds [us], the largest first."""
+        kinds = {"setting": self.by_setting, "resource": self.by_resource, "unit": self.by_unit}
         return [
             (by, name, added_us)
-            for by, parts in (("setting", self.by_setting), ("resource", self.by_resource))
+            for by, parts in kinds.items()
             for name, added_us in sorted(parts.items(), key=lambda part: -abs(part[1]))
         ]
 
@@ -76,20 +80,26 @@ def difference(first: World, second: World) -> Difference:
     by_setting = _shapley(first, second)
     composed = sum(by_setting.values())
     left_us = second_us - first_us - composed
-    by_resource = _by_resource(first, second)
+    (before, taken), (after, takes) = (_of_resources(each) for each in (first, second))
+    changes = {name: after[name] - before[name] for name in LIMITERS}
+    by_resource = {name: change for name, change in changes.items() if abs(change) > 1e-9}
     if abs(left_us) > 1e-9:
         by_setting[RESIDUAL], by_resource[RESIDUAL] = left_us, left_us
-    return Difference(first_us=first_us, second_us=second_us, by_setting=by_setting, by_resource=by_resource)
+    return Difference(
+        first_us=first_us,
+        second_us=second_us,
+        by_setting=by_setting,
+        by_resource=by_resource,
+        by_unit={name: takes[name] - taken[name] for name in takes},
+    )
 
 
-def _by_resource(first: World, second: World) -> dict[str, float]:
-    one, other = first.composed(), second.composed()
-    before, after = one.elasticities(), other.elasticities()
-    changes = {
-        name: float(after[name] * other.times.runtime_us - before[name] * one.times.runtime_us)
-        for name in LIMITERS
-    }
-    return {name: change for name, change in changes.items() if abs(change) > 1e-9}
+def _of_resources(world: World) -> tuple[dict[str, float], dict[str, float]]:
+    """What a kernel waits for each resource, and what its units take at their peaks [us]."""
+    found = world.composed()
+    time_us = float(found.times.runtime_us)
+    waits = {name: float(share) * time_us for name, share in found.elasticities().items()}
+    return waits, busy(found, world.gpu, 1.0)
 
 
 def _shapley(first: World, second: World) -> dict[str, float]:
