@@ -131,7 +131,7 @@ def _named(base: dict[str, str], row: Any) -> list[str]:
         "ctas": math.prod(map(float, row["grid"].strip("()").split())),
     }
     found = beside(world, CountedKernel(name="", counted=counted))
-    return [*([""] if found.fault is None else []), *(each.fault.name for each in found.suspects)]
+    return [*([""] if found.fault is None else []), *(each.fault for each in found.suspects)]
 
 
 def __getattr__(name: str) -> Any:

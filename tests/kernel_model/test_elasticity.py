@@ -96,7 +96,7 @@ def test_nothing_faster_makes_a_kernel_slower(count):
         time_us = some.times_us() * (1.0 + 1e-9)
         for name in RESOURCES:
             assert (some.but(faster={name: 1.01}).times_us() <= time_us).all(), (name, some)
-            assert (parse_change(f"no {name.lower()}").made(some).times_us() <= time_us).all(), (name, some)
+            assert (parse_change(f"no {name.lower()}")(some).times_us() <= time_us).all(), (name, some)
 
 
 FELT = yaml.safe_load(Path(__file__).with_name("felt.yaml").read_text())

@@ -102,7 +102,7 @@ def test_a_change_by_name(words, changed):
         config=KernelConfig(cta_m=128, cta_n=256, cluster_m=2),
         gpu=load_gpu("h200"),
     )
-    made = parse_change(words).made(world)
+    made = parse_change(words)(world)
     for place, values in changed.items():
         assert {name: getattr(getattr(made, place), name) for name in values} == values
     assert made.composed_us() > 0
@@ -110,10 +110,10 @@ def test_a_change_by_name(words, changed):
 
 def test_a_mechanism_alone_and_all_of_the_clock_can_be_asked_for():
     world = World(problem=LARGE, config=KernelConfig(cta_m=128, cta_n=128), gpu=load_gpu("h200"))
-    assert parse_change("no promotion").made(world).without == {"promotion"}
-    assert parse_change("no clock").made(world).without == {"clock", "power"}
-    assert parse_change("no dram").made(world).faster == {"DRAM": 1e9}
-    assert parse_change("l2 warm").made(world).options == {"l2": "warm"}
+    assert parse_change("no promotion")(world).without == {"promotion"}
+    assert parse_change("no clock")(world).without == {"clock", "power"}
+    assert parse_change("no dram")(world).faster == {"DRAM": 1e9}
+    assert parse_change("l2 warm")(world).options == {"l2": "warm"}
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_a_question_that_is_none_is_refused"))
@@ -128,6 +128,6 @@ def test_a_question_that_is_none_is_refused(words, sentence, gemm_model):
 def test_a_card_of_one_half_of_the_sms_is_asked_for_as_a_launch_on_them_is():
     config, gpu = KernelConfig(cta_m=128, cta_n=256), load_gpu("h200")
     world = World(problem=GemmProblem.of(4096, 4096, 4096), config=config, gpu=gpu)
-    half = parse_change("sms 66").made(world)
+    half = parse_change("sms 66")(world)
     assert replace(half, gpu=gpu) == world
     assert half.composed_us() > 1.5 * world.composed_us()

@@ -240,19 +240,10 @@ def _measured_text(found: Measured) -> str:
         f"measured {found.measured_us:.4g} us, {_predicted(found.prediction)}: {found.us:+.4g} us "
         f"({found.us / found.prediction.runtime_us:+.1%}){within}",
         "",
-        "COULD COME FROM, each alone: how many times as long it would take, and what the intervals of its fitted",
-        "numbers move",
+        "COULD COME FROM, each alone: how many times as long it would take (slowdown), and what the intervals of",
+        "its fitted numbers move",
     ]
-    table = [
-        {
-            "what": each.name,
-            "elasticity": None if each.elasticity is None else f"{each.elasticity:.1%}",
-            "times as long": each.slowdown,
-            "intervals": f"+-{each.interval_us:.2g} us" if each.interval_us else None,
-        }
-        for each in found.causes
-    ]
-    return "\n".join([*lines, text_table(table)])
+    return "\n".join([*lines, text_table(plain(found.causes))])
 
 
 def _difference_text(found: Difference, first: str, second: str) -> str:
@@ -295,12 +286,9 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     named = World(problem=kinds.problem(args), config=config, gpu=gpu, options=options)
     world = with_parts(named, kernels[0])
     found = beside(world, kernels[0])
-    names = ("fault", "distance", "predicted_us", "cause")
-    told = [(each.fault.name, each.distance, each.runtime_us, each.fault.cause) for each in found.suspects]
-    suspects = [dict(zip(names, each, strict=True)) for each in told]
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
     notes += [f"K in {world.config.split_k} parts, by its counts"] if world is not named else []
-    fault = found.fault.fault.name if found.fault else None
+    fault, suspects = found.fault.fault if found.fault else None, plain(found.suspects)
     result: dict[str, Any] = {"kernel_name": found.kernel.name, "fault": fault}
     result |= {"as_meant": found.as_meant, "suspects": suspects}
     return _document(chosen, result, found.rows, lambda: _counted_text(found, suspects), *notes)
@@ -342,7 +330,7 @@ def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
     if found.fault is None:
         as_meant = f"as it was meant: counts are {found.as_meant:.2g} spreads off"
         return "\n".join([*lines, f"{as_meant}, and no fault explains them"])
-    lines += [f"{found.fault.fault.name}: {found.fault.fault.cause}", ""]
+    lines += [f"{found.fault.fault}: {found.fault.cause}", ""]
     lines.append(f"SUSPECTS, by the distance of their counts; as it was meant: {found.as_meant:.3g}")
     return "\n".join([*lines, text_table(suspects[:3])])
 
@@ -358,7 +346,6 @@ def _roofs(world: World, found: Explanation) -> list[str]:
 
 
 def _text(world: World, found: Explanation) -> str:
-    order = family_of(world.config.kernel, world.gpu).tile_order
     prediction, achieved, share = found.prediction, found.achieved, found.prediction.residual_share
     width = max((len(each.name) for each in found.mechanisms), default=0)
     busy = ", ".join(f"{name} {share:.0%}" for name, share in found.busy.items())
@@ -372,7 +359,6 @@ def _text(world: World, found: Explanation) -> str:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
         lines.append(f"residual: {added_us:+.4g} us ({share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
-    lines.append(f"tile order: {order.name}; tile scheduler: {order.scheduler.name}")
     limited = [
         f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
         f"{each.time_us:.4g} us alone"

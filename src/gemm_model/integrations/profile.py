@@ -13,7 +13,6 @@ import json
 import math
 import re
 import zlib
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,26 +212,22 @@ def read_profile(path: Path) -> tuple[list[Launches], str]:
 
     Raises InputError for a file that is none.
     """
-    found: Counter[tuple[str, GemmProblem | None]] = Counter()
-    total_us: defaultdict[tuple[str, GemmProblem | None], float] = defaultdict(float)
+    found: dict[tuple[str, GemmProblem | None], Launches] = {}
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
         document = json.loads(text) if text.lstrip()[:1] in ("{", "[") else None
         trace = document if isinstance(document, Mapping) else {"traceEvents": document}
         for each in _of_trace(_mappings(trace.get("traceEvents"))) if document else _of_table(text):
-            found[each.name, each.problem] += each.calls
-            total_us[each.name, each.problem] += each.total_us
+            before = found.get((each.name, each.problem), replace(each, calls=0, total_us=0.0))
+            calls, total_us = before.calls + each.calls, before.total_us + each.total_us
+            found[each.name, each.problem] = replace(each, calls=calls, total_us=total_us)
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error) as error:
         raise InputError(f"{path}: {error}; {EXPECTED}") from None
     if not found:
         raise InputError(f"{path}: no kernel in it; {EXPECTED}")
     cards = [str(each.get("name", "")) for each in _mappings(trace.get("deviceProperties"))]
-    together = [
-        Launches(name=name, problem=problem, calls=calls, total_us=total_us[name, problem])
-        for (name, problem), calls in found.items()
-    ]
-    return together, next(iter(cards), "")
+    return list(found.values()), next(iter(cards), "")
 
 
 def _mappings(values: Any) -> list[Mapping[str, Any]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import chain, combinations
-from math import factorial
+from math import comb
 from typing import Any
 
 from gemm_model.config import read_toml
@@ -77,7 +76,11 @@ def difference(first: World, second: World) -> Difference:
         sizes = (f"{p.m}x{p.n}x{p.k} {p.a_dtype.name}" for p in (first.problem, second.problem))
         raise InputError(f"two kernels of different problems, {' and '.join(sizes)}; expected one problem")
     first_us, second_us = (each.predicted().runtime_us for each in (first, second))
-    by_setting = _shapley(first, second)
+    parts = _differing(first, second)
+    by_setting = shapley(
+        list(parts),
+        lambda some: _mixed(first, second, {part for name in some for part in parts[name]}).composed_us(),
+    )
     composed = sum(by_setting.values())
     left_us = second_us - first_us - composed
     (before, taken), (after, takes) = (_of_resources(each) for each in (first, second))
@@ -102,30 +105,19 @@ def _of_resources(world: World) -> tuple[dict[str, float], dict[str, float]]:
     return waits, busy(found, world.gpu, 1.0)
 
 
-def _shapley(first: World, second: World) -> dict[str, float]:
-    parts = _differing(first, second)
-    mixed = partial(_mixed, first, second)
-    return shapley(
-        list(parts), lambda some: mixed({part for name in some for part in parts[name]}).composed_us()
-    )
-
-
 def shapley(names: Sequence[str], time_us: Callable[[Set[str]], float]) -> dict[str, float]:
     """What each setting adds to a time (Shapley 1953) [us]; `time_us` of some settings changed, asked 2^n times."""
     count = len(names)
     subsets = (map(frozenset, combinations(names, size)) for size in range(count + 1))
     times_us = {chosen: time_us(chosen) for of_size in subsets for chosen in of_size}
-    values = {}
-    for name in names:
-        others = [chosen for chosen in times_us if name not in chosen]
-        values[name] = sum(
-            factorial(len(chosen))
-            * factorial(count - len(chosen) - 1)
-            / factorial(count)
-            * (times_us[chosen | {name}] - times_us[chosen])
-            for chosen in others
+    return {
+        name: sum(
+            (times_us[some | {name}] - time) / (count * comb(count - 1, len(some)))
+            for some, time in times_us.items()
+            if name not in some
         )
-    return values
+        for name in names
+    }
 
 
 def _differing(first: World, second: World) -> dict[str, tuple[str, ...]]:

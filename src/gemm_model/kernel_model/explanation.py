@@ -115,13 +115,13 @@ def explain(
     True
     """
     gpu, chosen = as_gpu(gpu), dict(options or {})
-    asked = [parse_change(text) for text in what_if]
+    asked = {text: parse_change(text) for text in what_if}
     world = World(problem=problem, config=config, gpu=gpu, options=chosen)
     prediction, composed = world.predicted(), world.composed()
     composed_us = float(composed.times.runtime_us)
     corrected = prediction.runtime_us / composed_us
     schedule = composed.kernel.schedule
-    changes = {each.words: each for each in (*asked, *_changes(world, composed))}
+    changes = {**asked, **_changes(world, composed)}
     return Explanation(
         prediction=prediction,
         limiter=prediction.limiter,
@@ -199,7 +199,7 @@ def _answers(
     world: World, changes: Mapping[str, Change], runtime_us: float, corrected: float
 ) -> tuple[WhatIf, ...]:
     """Each change's time with the residual of the kernel as it is, best first."""
-    asked = ((words, change.made(world).composed_us() * corrected) for words, change in changes.items())
+    asked = ((words, change(world).composed_us() * corrected) for words, change in changes.items())
     found = (WhatIf(change=words, runtime_us=us, relative=us / runtime_us) for words, us in asked)
     return tuple(sorted(found, key=lambda each: each.runtime_us))
 
@@ -212,17 +212,15 @@ KIND_CHANGES = {
 """What is asked of kernels that do more than a plain GEMM."""
 
 
-def _changes(world: World, composed: Composed) -> Iterator[Change]:
+def _changes(world: World, composed: Composed) -> dict[str, Change]:
     """What architects ask: resources that take no time, and twice of what a card has."""
-    for name, share in composed.elasticities().items():
-        if share > WORTH_TELLING:
-            yield parse_change(f"no {name.lower()}")
-    yield Change(words="no wave quantization", made=lambda world: world.but(without=("whole_waves",)))
-    yield Change(words="no loss of clock under load", made=lambda world: world.but(without=CLOCK_MECHANISMS))
+    told = [name for name, share in composed.elasticities().items() if share > WORTH_TELLING]
+    words = (*(f"no {name.lower()}" for name in told), "l2_bytes x2", "stages x2", "l2 warm")
+    off = {"no wave quantization": ("whole_waves",), "no loss of clock under load": CLOCK_MECHANISMS}
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
-    for name in KIND_CHANGES.keys() & asked:
-        yield Change(words=KIND_CHANGES[name], made=partial(World.but, without=KIND_STAGES[name]))
-    yield from (parse_change(text) for text in ("l2_bytes x2", "stages x2", "l2 warm"))
+    off |= {KIND_CHANGES[name]: KIND_STAGES[name] for name in KIND_CHANGES.keys() & asked}
+    switched = {text: partial(World.but, without=names) for text, names in off.items()}
+    return {text: parse_change(text) for text in words} | switched
 
 
 def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:

@@ -42,31 +42,20 @@ def counts_of(found: Composed) -> dict[str, float]:
     return {name: float(value) for name, value in counted.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that makes a kernel slower than the one that was meant."""
-
-    worlds: Callable[[World], Iterator[World]]
-    """The kernel with the fault in its degrees; none where the kernel cannot have it. It has the fault's name."""
-
-    @property
-    def name(self) -> str:
-        return self.worlds.__name__
-
-    @property
-    def cause(self) -> str:
-        """What it is, and what usually causes it: what `worlds` say of themselves."""
-        return (self.worlds.__doc__ or "").rstrip(".")
+Fault = Callable[[World], Iterator[World]]
+"""The kernel with something that makes it slower, in degrees; none where it cannot have it. It has the fault's name,
+and says of itself what it is and what usually causes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A fault, how far its counts are from the measured ones, and its predicted time."""
+    """A fault, how far its counts are from the measured ones, its predicted time, and what usually causes it."""
 
-    fault: Fault
+    fault: str
     distance: float
     """Root of the mean square of deviations, each in units of its spread [1]."""
-    runtime_us: float
+    predicted_us: float
+    cause: str
 
 
 def half_stages(world: World) -> Iterator[World]:
@@ -120,9 +109,7 @@ def slow_epilogue(world: World) -> Iterator[World]:
         yield replace(world, problem=replace(world.problem, out_dtype=element_type("fp32")))
 
 
-FAULTS = tuple(
-    map(Fault, (half_stages, no_multicast, bad_raster, odd_pitch, spills, half_sms, cold_l2, slow_epilogue))
-)
+FAULTS = (half_stages, no_multicast, bad_raster, odd_pitch, spills, half_sms, cold_l2, slow_epilogue)
 
 
 WITHIN = 1.0
@@ -136,12 +123,13 @@ def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
     """
     found = []
     for fault in FAULTS:
-        tried = [each.composed() for each in fault.worlds(world)]
+        tried = [each.composed() for each in fault(world)]
         if tried:
-            distance, best = min(
-                ((distance_of(each, counted), each) for each in tried), key=lambda pair: pair[0]
-            )
-            found.append(Suspect(fault=fault, distance=distance, runtime_us=float(best.times.runtime_us)))
+            distances = [distance_of(each, counted) for each in tried]
+            best = tried[distances.index(min(distances))]
+            told = {"fault": fault.__name__, "cause": (fault.__doc__ or "").rstrip(".")}
+            time_us = float(best.times.runtime_us)
+            found.append(Suspect(distance=min(distances), predicted_us=time_us, **told))
     return sorted(found, key=lambda each: each.distance)
 
 

@@ -56,7 +56,7 @@ def beside_measured(world: World, measured_us: float) -> Measured:
     Raises InputError for a kernel that cannot run.
     """
     prediction, composed = world.predicted(), world.composed()
-    faster = parse_change(f"clock x{FASTER_CLOCK}").made(world)
+    faster = parse_change(f"clock x{FASTER_CLOCK}")(world)
     clock = (float(composed.times.runtime_us) / faster.composed_us() - 1.0) / (FASTER_CLOCK - 1.0)
     shares = {**composed.elasticities(), CLOCK: clock}
     return measured_beside(measured_us, prediction, shares, _moved_by_intervals(world))

@@ -112,12 +112,8 @@ def faster_gpu(gpu: GpuSpec, resource: str, factor: float) -> GpuSpec:
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One what-if: its words, and what it makes of a world."""
-
-    words: str
-    made: Callable[[World], World]
+Change = Callable[[World], World]
+"""What a what-if makes of a world."""
 
 
 def parse_change(text: str) -> Change:
@@ -133,20 +129,18 @@ def parse_change(text: str) -> Change:
         )
     first, second = words
     if first == "no":
-        return Change(words=text, made=_switched_off(second))
+        return _switched_off(second)
     name = SYNONYMS.get(first.lower(), first.lower())
     if name in QUANTITIES:
         number_of(text, second.removeprefix("x"))
-        return Change(
-            words=text, made=lambda world: replace(world, gpu=gpu_having(world.gpu, name, second, text))
-        )
+        return lambda world: replace(world, gpu=gpu_having(world.gpu, name, second, text))
     if second.startswith("x"):
-        return Change(words=text, made=_scaled(name, number_of(text, second[1:])))
+        return _scaled(name, number_of(text, second[1:]))
     if name == "l2":
         if second not in L2_STATES:
             raise InputError(f"what-if {text!r}; expected l2 to be one of {', '.join(L2_STATES)}, or 'l2 x2'")
-        return Change(words=text, made=lambda world: replace(world, options={**world.options, "l2": second}))
-    return Change(words=text, made=_set(name, second, text))
+        return lambda world: replace(world, options={**world.options, "l2": second})
+    return _set(name, second, text)
 
 
 def number_of(text: str, word: str) -> float:
@@ -160,7 +154,7 @@ def number_of(text: str, word: str) -> float:
     return value
 
 
-def _switched_off(name: str) -> Callable[[World], World]:
+def _switched_off(name: str) -> Change:
     resource = ("sm_ingress" if name == "ingress" else name).upper()
     if resource == CLOCK:
         return lambda world: world.but(without=CLOCK_MECHANISMS)
@@ -175,7 +169,7 @@ def _switched_off(name: str) -> Callable[[World], World]:
     )
 
 
-def _scaled(name: str, factor: float) -> Callable[[World], World]:
+def _scaled(name: str, factor: float) -> Change:
     if name.upper() in RESOURCES:
         return lambda world: world.but(faster={name.upper(): factor})
     if name in {spec.name for spec in fields(KernelConfig) if spec.type == "int"}:
@@ -193,7 +187,7 @@ def _own(world: World, name: str) -> int:
     return int(getattr(found, name)) if hasattr(found, name) else 1
 
 
-def _set(name: str, value: str, text: str) -> Callable[[World], World]:
+def _set(name: str, value: str, text: str) -> Change:
     kinds = {spec.name: spec.type for spec in fields(KernelConfig)}
     if name not in kinds:
         raise _unknown(name)
