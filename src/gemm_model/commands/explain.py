@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> Document:
         return _run_counted(args, chosen)
     world, first, expected = _kernel(args, chosen)
     if args.against is not None:
-        return _run_against(args, chosen, world, first)
+        return _after(first, _run_against(args, chosen, world))
     problem, config, gpu = world.problem, world.config, chosen.gpu
     found = explain(problem, config, gpu, chosen.options, tuple(args.what_if))
     result = {
@@ -78,8 +78,14 @@ def run(args: argparse.Namespace) -> Document:
     }
     rows = change_rows(found.what_if)
     page = common.page(args.html, lambda: kernel_page(problem, found, gpu, _called(config, gpu)))
-    document = _document(chosen, result, rows, lambda: first + _text(world, found))
-    return replace(document, files=[page])
+    document = _document(chosen, result, rows, lambda: _text(world, found))
+    return _after(first, replace(document, files=[page]))
+
+
+def _after(first: str, document: Document) -> Document:
+    """A document whose text begins with `first`."""
+    told = document.text
+    return replace(document, text=lambda: first + (told() if told else ""))
 
 
 def _attention(args: argparse.Namespace) -> Document:
@@ -160,16 +166,16 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return chosen
 
 
-def _run_against(args: argparse.Namespace, chosen: Settings, first: World, before: str) -> Document:
-    """The difference of two kernels, by setting and by resource; the text begins with `before`."""
+def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Document:
+    """The difference of two kernels, or of a measured time, by setting and by resource."""
     common.refuse_given(args, ("ncu", "what_if"), "with --against")
     if measured_us := _measured_us(args):
         found = beside_measured(first, measured_us)
-        return _beside(chosen, _asked(first.problem, first.config, found.prediction), found, before)
+        return _beside(chosen, _asked(first.problem, first.config, found.prediction), found)
     second = _second(args, chosen, first)
     names = [_called(each.config, each.gpu) for each in (first, second)]
     told = difference(first, second)
-    return _against(args, chosen, gemm_title(first.problem), told, names, before)
+    return _against(args, chosen, gemm_title(first.problem), told, names)
 
 
 def _measured_us(args: argparse.Namespace) -> float | None:
@@ -185,18 +191,13 @@ def _measured_us(args: argparse.Namespace) -> float | None:
 
 
 def _against(
-    args: argparse.Namespace,
-    chosen: Settings,
-    title: str,
-    found: Difference,
-    names: Sequence[str],
-    before: str = "",
+    args: argparse.Namespace, chosen: Settings, title: str, found: Difference, names: Sequence[str]
 ) -> Document:
     page = common.page(args.html, lambda: difference_page(title, found, *names))
     rows = [dict(zip(("by", "name", "added_us"), row, strict=True)) for row in found.rows]
     result = {"first": names[0], "second": names[1], "first_us": found.first_us, "second_us": found.second_us}
     result["difference_us"] = found.us
-    document = _document(chosen, result, rows, lambda: before + _difference_text(found, *names))
+    document = _document(chosen, result, rows, lambda: _difference_text(found, *names))
     return replace(document, files=[page])
 
 
@@ -227,11 +228,11 @@ def _called(config: KernelConfig, gpu: GpuSpec) -> str:
     return f"{family_of(config.kernel, gpu).name} {describe(Candidate(config=config))} on {gpu.name}"
 
 
-def _beside(chosen: Settings, asked: dict[str, Any], found: Measured, before: str = "") -> Document:
+def _beside(chosen: Settings, asked: dict[str, Any], found: Measured) -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
     told = {"measured_us": found.measured_us, "difference_us": found.us, "in_band": found.in_band}
     result = {**asked, **told}
-    return _document(chosen, result, plain(found.causes), lambda: before + _measured_text(found))
+    return _document(chosen, result, plain(found.causes), lambda: _measured_text(found))
 
 
 def _measured_text(found: Measured) -> str:

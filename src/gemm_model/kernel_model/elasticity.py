@@ -180,13 +180,7 @@ def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tup
             filling = kernel.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
             between, arrives = between + arrives * (1.0 - filling), arrives * filling
     waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
-    shares = {
-        SM_INGRESS: way_in,
-        GPC_INGRESS: gpc,
-        L2: l2,
-        SMEM: arrives,
-        **waits,
-    }
+    shares = {SM_INGRESS: way_in, GPC_INGRESS: gpc, L2: l2, SMEM: arrives, **waits}
     if edge is NO_EDGE:
         return shares, 0.0, loads_us
     in_turn_us = loads_us + wave.fill_us

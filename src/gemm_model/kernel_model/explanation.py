@@ -22,13 +22,13 @@ from gemm_model.kernel_model.model import SITUATION_OF, KernelModel
 from gemm_model.kernel_model.question import UNLIMITED, Change, World, parse_change
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.way_to_peak import Step, way_to_peak
-from gemm_model.kernels.feasibility import feasible_mask
+from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.mechanisms import (
-    CLOCK_MECHANISMS,
     DRAM,
     FUSED_EPILOGUE,
     KIND_STAGES,
     L2,
+    MECHANISMS,
     RESOURCES,
     TENSOR,
 )
@@ -204,44 +204,30 @@ def _answers(
     return tuple(sorted(found, key=lambda each: each.runtime_us))
 
 
-KIND_CHANGES = {
-    FUSED_EPILOGUE: "nothing fused into the epilogue",
-    "grouped": "no table of groups",
-    "software_scales": "scales that take no time",
-}
-"""What is asked of kernels that do more than a plain GEMM."""
-
-
 def _changes(world: World, composed: Composed) -> dict[str, Change]:
     """What architects ask: resources that take no time, and twice of what a card has."""
     told = [name for name, share in composed.elasticities().items() if share > WORTH_TELLING]
     words = (*(f"no {name.lower()}" for name in told), "l2_bytes x2", "stages x2", "l2 warm")
-    off = {"no wave quantization": ("whole_waves",), "no loss of clock under load": CLOCK_MECHANISMS}
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
-    off |= {KIND_CHANGES[name]: KIND_STAGES[name] for name in KIND_CHANGES.keys() & asked}
-    switched = {text: partial(World.but, without=names) for text, names in off.items()}
+    others = {name for kind, names in KIND_STAGES.items() if kind not in asked for name in names}
+    off = [each for each in MECHANISMS if each.what_if and each.name not in others]
+    named = {each.what_if: tuple(one.name for one in off if one.what_if == each.what_if) for each in off}
+    switched = {text: partial(World.but, without=names) for text, names in named.items()}
     return {text: parse_change(text) for text in words} | switched
 
 
 def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:
     """The best other value of each setting that a user can choose, where it saves something worth telling."""
-    listed = [(name, config) for name, configs in _neighbours(world) for config in configs]
-    if not listed:
-        return ()
-    batch = batch_of([(world.problem, config) for _, config in listed])
-    runs = feasible_mask(batch, world.gpu, family_of(world.config.kernel, world.gpu))
-    good = [pair for pair, can in zip(listed, runs, strict=True) if can]
+    problem, listed = world.problem, [(name, each) for name, some in _neighbours(world) for each in some]
+    good = [(name, config) for name, config in listed if check(problem, config, world.gpu) is None]
     if not good:
         return ()
-    model = KernelModel(world.gpu, **world.options)
-    predicted = model.predict_batch(batch_of([(world.problem, config) for _, config in good]))
-    best: dict[str, WhatIf] = {}
-    for (name, config), time_us in zip(good, predicted.runtime_us.tolist(), strict=True):
+    model, best = KernelModel(world.gpu, **world.options), dict[str, WhatIf]()
+    times_us = model.predict_batch(batch_of([(problem, config) for _, config in good])).runtime_us.tolist()
+    for time_us, (name, config) in sorted(zip(times_us, good, strict=True), key=lambda each: each[0]):
         words = f"{name} {_words_of(name, config)}"
-        if time_us < best.get(name, WhatIf(change="", runtime_us=runtime_us, relative=1.0)).runtime_us:
-            best[name] = WhatIf(change=words, runtime_us=time_us, relative=time_us / runtime_us)
-    worth = [each for each in best.values() if each.relative < 1.0 - WORTH_TELLING]
-    return tuple(sorted(worth, key=lambda each: each.runtime_us))
+        best.setdefault(name, WhatIf(change=words, runtime_us=time_us, relative=time_us / runtime_us))
+    return tuple(each for each in best.values() if each.relative < 1.0 - WORTH_TELLING)
 
 
 def _neighbours(world: World) -> Iterator[tuple[str, list[KernelConfig]]]:

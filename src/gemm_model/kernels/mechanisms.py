@@ -115,6 +115,8 @@ class Mechanism:
     resource: str
     step: str
     """Of the way to the peak, where it is switched on apart from its resource; else none."""
+    what_if: str
+    """The words of the what-if that switches it off, beside others that have them; else none."""
 
 
 MECHANISMS = tuple(
@@ -124,6 +126,7 @@ MECHANISMS = tuple(
         numbers=_numbers_of(name, f"{name}."),
         resource=table["resource"],
         step=table.get("step", ""),
+        what_if=table.get("what_if", ""),
     )
     for name, table in DESCRIPTIONS.items()
     if "meaning" in table
