@@ -1,6 +1,7 @@
 """A measured time beside its prediction: the band, and what of each resource would make up the difference."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_a_resource_that_is_slower_by_what_is_told_makes_up_the_difference():
 def test_intervals_move_the_resource_that_their_numbers_are_of():
     name, base_us = "launch.kernel_us", WORLD.composed_us()
     width = WORLD.intervals()[name]
-    slower = WORLD.having({name: WORLD.composed().kernel.numbers.values()[name] + width})
+    slower = replace(WORLD, values={name: WORLD.composed().kernel.numbers.values()[name] + width})
     assert slower.composed_us() == pytest.approx(base_us + width)
     found = {each.name: each.interval_us for each in beside_measured(WORLD, base_us).causes}
     assert width <= found["LAUNCH"] < 0.02 * base_us

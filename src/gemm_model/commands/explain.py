@@ -144,8 +144,8 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     """What limits the kernel of the options on the card of --gpu."""
     if attention.asked(args):
         return attention.explained(args)
-    asked = (*kinds.ROUTING, "against", "what_if", "ncu", "profile", "html")
-    common.refuse_given(args, asked, "with several cards")
+    one = (*kinds.ROUTING, "against", "what_if", "ncu", "profile", "html")
+    common.refuse_given(args, one, "with several cards")
     chosen = settings_of(args)
     world = _kernel(args, chosen)[0]
     found = explain(world.problem, world.config, chosen.gpu, chosen.options)
@@ -281,8 +281,8 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
     if (library := library_of(kernels[0].name)) and "kernel" not in args.given:
         config = replace(config, kernel=library)
-    options = {name: value for name, value in chosen.options.items() if name != "residual"}
-    options["regime"] = "counters"
+    options = {**chosen.options, "regime": "counters"}
+    options.pop("residual", None)
     gpu = card_of(kernels[0].name, chosen.gpu)
     named = World(problem=kinds.problem(args), config=config, gpu=gpu, options=options)
     world = with_parts(named, kernels[0])
@@ -320,8 +320,7 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
         )
     shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
     result = {"total_us": total_us, "untold_us": other_us}
-    chosen = replace(chosen, gpu=gpu)
-    return _document(chosen, result, rows, lambda: text_table(shown), *notes)
+    return _document(replace(chosen, gpu=gpu), result, rows, lambda: text_table(shown), *notes)
 
 
 def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:

@@ -30,7 +30,7 @@ from gemm_model.core.kernel_config import SCHEDULERS, KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.hierarchy.model import MemoryHierarchyModel
-from gemm_model.kernel_model.faults import Suspect, counts_of, deviations, distance_of, likeliest, suspects
+from gemm_model.kernel_model.faults import WITHIN, Suspect, counts_of, deviations, distance_of, suspects
 from gemm_model.kernel_model.question import World
 
 KNOWN = read_toml("explanations")
@@ -75,7 +75,8 @@ class Beside:
     @property
     def fault(self) -> Suspect | None:
         """What explains the counts; None where they are those of the kernel that was meant, or of no fault."""
-        return likeliest(self.as_meant, self.suspects)
+        first = next(iter(self.suspects), None)
+        return first if first and self.as_meant > max(first.distance, WITHIN) else None
 
 
 def read_export(path: Path) -> list[CountedKernel]:
@@ -88,9 +89,8 @@ def read_export(path: Path) -> list[CountedKernel]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {why}; expected what this exports: {COMMAND}") from None
-    rows = enumerate(launches(text.splitlines()), start=1)
     found: list[CountedKernel] = []
-    for row, (cells, units) in rows:
+    for row, (cells, units) in enumerate(launches(text.splitlines()), start=1):
         kernel = _kernel(cells, units, f"{path}, kernel {row}")
         if found and ADDS_UP.search(kernel.name):
             found[-1] = _with_sums(found[-1], kernel)

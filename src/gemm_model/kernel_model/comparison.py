@@ -77,15 +77,14 @@ def difference(first: World, second: World) -> Difference:
         raise InputError(f"two kernels of different problems, {' and '.join(sizes)}; expected one problem")
     first_us, second_us = (each.predicted().runtime_us for each in (first, second))
     parts = _differing(first, second)
-    by_setting = shapley(
-        list(parts),
-        lambda some: _mixed(first, second, {part for name in some for part in parts[name]}).composed_us(),
-    )
-    composed = sum(by_setting.values())
-    left_us = second_us - first_us - composed
+
+    def mixed_us(some: Set[str]) -> float:
+        return _mixed(first, second, {part for name in some for part in parts[name]}).composed_us()
+
+    by_setting = shapley(list(parts), mixed_us)
+    left_us = second_us - first_us - sum(by_setting.values())
     (before, taken), (after, takes) = (_of_resources(each) for each in (first, second))
-    changes = {name: after[name] - before[name] for name in LIMITERS}
-    by_resource = {name: change for name, change in changes.items() if abs(change) > 1e-9}
+    by_resource = {name: us for name in LIMITERS if abs(us := after[name] - before[name]) > 1e-9}
     if abs(left_us) > 1e-9:
         by_setting[RESIDUAL], by_resource[RESIDUAL] = left_us, left_us
     return Difference(

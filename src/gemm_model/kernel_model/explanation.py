@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -218,40 +219,34 @@ def _changes(world: World, composed: Composed) -> dict[str, Change]:
 
 def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:
     """The best other value of each setting that a user can choose, where it saves something worth telling."""
-    problem, listed = world.problem, [(name, each) for name, some in _neighbours(world) for each in some]
-    good = [(name, config) for name, config in listed if check(problem, config, world.gpu) is None]
+    problem = world.problem
+    good = [each for each in _neighbours(world) if check(problem, each[2], world.gpu) is None]
     if not good:
         return ()
     model, best = KernelModel(world.gpu, **world.options), dict[str, WhatIf]()
-    times_us = model.predict_batch(batch_of([(problem, config) for _, config in good])).runtime_us.tolist()
-    for time_us, (name, config) in sorted(zip(times_us, good, strict=True), key=lambda each: each[0]):
-        words = f"{name} {_words_of(name, config)}"
-        best.setdefault(name, WhatIf(change=words, runtime_us=time_us, relative=time_us / runtime_us))
+    times_us = model.predict_batch(batch_of([(problem, config) for *_, config in good])).runtime_us.tolist()
+    for time_us, (name, value, _) in sorted(zip(times_us, good, strict=True), key=lambda each: each[0]):
+        told = {"runtime_us": time_us, "relative": time_us / runtime_us}
+        best.setdefault(name, WhatIf(change=f"{name} {value}", **told))
     return tuple(each for each in best.values() if each.relative < 1.0 - WORTH_TELLING)
 
 
-def _neighbours(world: World) -> Iterator[tuple[str, list[KernelConfig]]]:
-    """Configurations that differ from the kernel's in one setting."""
+def _neighbours(world: World) -> Iterator[tuple[str, str, KernelConfig]]:
+    """Settings, other values of them in words, and the configurations that differ in that one setting."""
     config, space = world.config, family_of(world.config.kernel, world.gpu).space
-    tiles = [(cta_m, cta_n) for cta_m in space.cta_m for cta_n in space.cta_n]
     anew: dict[str, Any] = {"mma_m": 0, "mma_n": 0}
-    yield "tile", [replace(config, cta_m=cta_m, cta_n=cta_n, **anew) for cta_m, cta_n in tiles]
-    yield "cluster", [replace(config, cluster_m=m, cluster_n=n) for m, n in space.clusters]
-    yield "schedule", [replace(config, schedule=word, **anew) for word in space.schedules]
-    yield "swizzle", [replace(config, swizzle=size) for size in space.swizzles]
-    yield "split_k", [replace(config, split_k=parts) for parts in space.split_k if parts > 1]
-    yield "stages", [replace(config, stages=stages) for stages in space.stages]
-    eight_bit = world.problem.math_kind == "fp8" and not config.fast_accum
-    yield "fast_accum", [replace(config, fast_accum=True)] if eight_bit else []
-
-
-def _words_of(name: str, config: KernelConfig) -> str:
-    if name == "tile":
-        return f"{config.cta_m}x{config.cta_n}"
-    if name == "cluster":
-        return f"{config.cluster_m}x{config.cluster_n}"
-    value = getattr(config, name)
-    return "as many as fit" if name == "stages" and not value else str(int(value) if value is True else value)
+    for m, n in product(space.cta_m, space.cta_n):
+        yield "tile", f"{m}x{n}", replace(config, cta_m=m, cta_n=n, **anew)
+    for m, n in space.clusters:
+        yield "cluster", f"{m}x{n}", replace(config, cluster_m=m, cluster_n=n)
+    for word in space.schedules:
+        yield "schedule", word, replace(config, schedule=word, **anew)
+    offered: dict[str, Any] = {"swizzle": space.swizzles, "split_k": space.split_k, "stages": space.stages}
+    for name, values in offered.items():
+        for value in values:
+            yield name, str(value or "as many as fit"), replace(config, **{name: value})
+    if world.problem.math_kind == "fp8" and not config.fast_accum:
+        yield "fast_accum", "1", replace(config, fast_accum=True)
 
 
 def limits(limiter: str, ties: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ whose counts come closest to the measured ones is the one to look at first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,14 +29,13 @@ COUNTS: Mapping[str, Mapping[str, Any]] = {
 
 def counts_of(found: Composed) -> dict[str, float]:
     """What the model says of each of COUNTS."""
-    kernel, moved = found.kernel, found.times.traffic
+    kernel, resources, moved = found.kernel, found.kernel.resources, found.times.traffic
     counted = {
         "duration_us": found.times.runtime_us,
         "dram_read_bytes": moved.dram_read_bytes,
         "l2_read_bytes": moved.l2_load_bytes - moved.l2_store_bytes,
         "l2_write_bytes": moved.l2_store_bytes,
-        "smem_bytes_per_cta": kernel.resources.stage_bytes * kernel.resources.stages
-        + kernel.resources.epilogue_bytes,
+        "smem_bytes_per_cta": resources.stage_bytes * resources.stages + resources.epilogue_bytes,
         "ctas": kernel.schedule.resident * kernel.cluster_size,
     }
     return {name: float(value) for name, value in counted.items()}
@@ -123,22 +122,13 @@ def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
     """
     found = []
     for fault in FAULTS:
-        tried = [each.composed() for each in fault(world)]
+        tried = [(distance_of(each, counted), each) for each in map(World.composed, fault(world))]
         if tried:
-            distances = [distance_of(each, counted) for each in tried]
-            best = tried[distances.index(min(distances))]
+            distance, best = min(tried, key=lambda pair: pair[0])
             told = {"fault": fault.__name__, "cause": (fault.__doc__ or "").rstrip(".")}
             time_us = float(best.times.runtime_us)
-            found.append(Suspect(distance=min(distances), predicted_us=time_us, **told))
+            found.append(Suspect(distance=distance, predicted_us=time_us, **told))
     return sorted(found, key=lambda each: each.distance)
-
-
-def likeliest(as_meant: float, found: Sequence[Suspect]) -> Suspect | None:
-    """The closest of some suspects; None where the kernel that was meant is as close, or within its spreads.
-
-    `as_meant` is that kernel's own distance [spreads].
-    """
-    return found[0] if found and as_meant > max(found[0].distance, WITHIN) else None
 
 
 def distance_of(found: Composed, counted: Mapping[str, float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import Prediction
@@ -87,7 +87,7 @@ def _moved_by_intervals(world: World) -> dict[str, float]:
     for name, width in world.intervals().items():
         if values[name] == NUMBERS[name].neutral:  # of a mechanism that these kernels lack
             continue
-        moved_us = world.having({name: values[name] + width}).composed_us() - time_us
+        moved_us = replace(world, values={name: values[name] + width}).composed_us() - time_us
         whose = NUMBERS[name].resource or name.partition(".")[0]
         squares[whose] = squares.get(whose, 0.0) + (moved_us / time_us) ** 2
     return {whose: math.sqrt(square) for whose, square in squares.items()}

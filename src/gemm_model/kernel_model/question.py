@@ -90,10 +90,6 @@ class World:
         model, row = KernelModel(self.gpu, **options, residual=OFF), self.rows()
         return row, model, model.knowledge(family_at(int(row.kernel), self.gpu), MATH_KINDS[row.math_kind])
 
-    def having(self, values: Mapping[str, float]) -> World:
-        """The same with other values of some numbers, by full name."""
-        return replace(self, values={**self.values, **values})
-
     def but(self, *, without: tuple[str, ...] = (), faster: Mapping[str, float] | None = None) -> World:
         """The same with some mechanisms off and some resources faster."""
         return replace(self, without=self.without | set(without), faster={**self.faster, **(faster or {})})
