@@ -5,12 +5,12 @@ import pytest
 import yaml
 
 from gemm_model.bench.characterization import (
-    Measurement,
     Readings,
     agreed,
     base_gpu,
+    columns_of,
     gpu_description,
-    measurement_rows,
+    measured,
     require_agreement,
 )
 from gemm_model.cli import main
@@ -79,13 +79,12 @@ def test_a_driver_that_agrees_or_does_not_tell_is_no_contradiction():
 
 
 def test_the_table_holds_every_parameter():
-    measured = [
-        Measurement(name="smem_read_bandwidth", value=127.87, unit="B/clk", parameters={}),
-        Measurement(name="power", value=680.04, unit="W", parameters={"load": "tensor bf16", "sms": 132}),
+    found = [
+        measured("smem_read_bandwidth", 127.8749999, "B/clk"),
+        measured("power", 680.04, "W", load="bf16"),
     ]
-    columns, rows = measurement_rows(measured)
-    assert columns == ["name", "load", "sms", "value", "unit"]
-    assert [row["value"] for row in rows] == [127.87, 680.04]
+    assert columns_of(found) == ["name", "load", "value", "unit"]
+    assert [row["value"] for row in found] == [127.875, 680.04]
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_the_base_is_found_by_name"))

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One measured number: its name, parameters, value and unit."""
-
-    name: str
-    value: float
-    unit: str
-    parameters: Mapping[str, Any]
+Measurement = Mapping[str, Any]
+"""One measured number: `name`, its parameters, `value` and `unit`."""
 
 
-def measurement_rows(measurements: Sequence[Measurement]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Columns and rows of a table: name, parameters, value, unit."""
-    parameters = sorted({name for each in measurements for name in each.parameters})
-    rows = [
-        {"name": each.name, **each.parameters, "value": float(f"{each.value:.6g}"), "unit": each.unit}
-        for each in measurements
-    ]
-    return ["name", *parameters, "value", "unit"], rows
+def measured(name: str, value: float, unit: str, **parameters: Any) -> Measurement:
+    return {"name": name, **parameters, "value": float(f"{value:.6g}"), "unit": unit}
+
+
+def columns_of(measurements: Sequence[Measurement]) -> list[str]:
+    """Columns of their table: name, parameters, value, unit."""
+    parameters = {name for each in measurements for name in each} - {"name", "value", "unit"}
+    return ["name", *sorted(parameters), "value", "unit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +35,7 @@ class Protocol:
     digits: int = 4
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    field: Protocol(**found)
-    for field, found in tomllib.loads((CONFIG_DIR / "protocols.toml").read_text(encoding="utf-8")).items()
-}
+PROTOCOLS = {field: Protocol(**found) for field, found in read_toml("protocols").items()}
 """The numbers that `characterize` measures, by field of the description; `docs/gpus.md` has the protocols."""
 
 

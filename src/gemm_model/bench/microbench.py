@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gemm_model.bench.captured_graph import captured
-from gemm_model.bench.characterization import Measurement, Readings
+from gemm_model.bench.characterization import Measurement, Readings, measured
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
 from gemm_model.bench.torch_device import TorchDevice
 from gemm_model.core.errors import InputError, MissingExtraError
@@ -78,14 +78,14 @@ class Microbenchmarks:
 
     def require_alone(self) -> None:
         """Raises InputError where another process holds memory of the card."""
-        processes = self._device.processes()
+        processes = self._device.sensors.processes()
         if processes > 1:
             raise InputError(f"{processes - 1} other processes use this GPU; end them and run again")
 
     def readings(self) -> Readings:
         """One pass over the quantities of a GPU description."""
         time.sleep(REST_S)
-        idle_w = self._device.read_sensors()["power_w"]
+        idle_w = self._device.sensors.read()["power_w"]
         port_bytes_per_clk = self._port_bytes_per_clk(1)
         clocks, nanoseconds = self._clocks[:2].tolist()
         numbers = {
@@ -107,7 +107,7 @@ class Microbenchmarks:
         if self._capability[0] == 9:
             tensor = {kind: self._tensor_flop_per_clk(dtype, 256, 2) for kind, dtype in MMA_KINDS.items()}
             numbers["mma_clk_share"] = min(self._mma_clk_mhz() / numbers["sm_clk_mhz"], 1.0)
-        sensors = self._device.read_sensors()
+        sensors = self._device.sensors.read()
         return Readings(
             numbers=numbers,
             tensor_flop_per_clk=tensor,
@@ -132,9 +132,9 @@ class Microbenchmarks:
         kernel = self._kernel("empty")
         nothing = self._median_us(lambda: None, 51)
         empty = self._median_us(lambda: kernel.launch(1, 32, (), stream=_stream()), 51)
-        yield _measured("event_pair", nothing, "us", around="nothing")
-        yield _measured("event_pair", empty, "us", around="empty kernel")
-        yield _measured("launch_interval", self._graph_launch_us(), "us", within="graph")
+        yield measured("event_pair", nothing, "us", around="nothing")
+        yield measured("event_pair", empty, "us", around="empty kernel")
+        yield measured("launch_interval", self._graph_launch_us(), "us", within="graph")
 
     def _graph_launch_us(self) -> float:
         kernel = self._kernel("empty")
@@ -145,7 +145,7 @@ class Microbenchmarks:
     def resident_clusters(self) -> Iterator[Measurement]:
         """Clusters at once when each CTA takes all shared memory of an SM."""
         for size, count in self._clusters().items():
-            yield _measured("resident_clusters", count, "clusters", cluster_size=size)
+            yield measured("resident_clusters", count, "clusters", cluster_size=size)
 
     def _clusters(self) -> dict[int, int]:
         kernel = self._kernel("empty")
@@ -153,12 +153,12 @@ class Microbenchmarks:
 
     def dram_bandwidth(self) -> Iterator[Measurement]:
         """Reading and copying buffers far larger than L2."""
-        yield _measured("dram_read_bandwidth", self._dram_read_gb_per_s(), "GB/s")
+        yield measured("dram_read_bandwidth", self._dram_read_gb_per_s(), "GB/s")
         half = self._buffer.numel() // 2
         copy_us = self._median_us(lambda: self._buffer[:half].copy_(self._buffer[half:]), SAMPLES)
-        yield _measured("dram_copy_bandwidth", 2 * half / copy_us / 1e3, "GB/s", counting="both ways")
+        yield measured("dram_copy_bandwidth", 2 * half / copy_us / 1e3, "GB/s", counting="both ways")
         write_us = self._median_us(lambda: self._buffer.zero_(), SAMPLES)
-        yield _measured("dram_write_bandwidth", 2 * half / write_us / 1e3, "GB/s")
+        yield measured("dram_write_bandwidth", 2 * half / write_us / 1e3, "GB/s")
         self._buffer.random_()
 
     def _dram_read_gb_per_s(self) -> float:
@@ -180,12 +180,12 @@ class Microbenchmarks:
                 if region == 0:
                     continue
                 rate = self._bulk_read_gb_per_s(region, regions, CHUNKS)
-                yield _measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
+                yield measured("l2_read_bandwidth", rate, "GB/s", footprint_mib=footprint, sharers=sharers)
 
     def l2_port(self) -> Iterator[Measurement]:
         """A few SMs read bytes that L2 holds: the ingress bandwidth of an SM while the others are silent."""
         for sms in (1, 2, 4, 8, 16, 33, 66):
-            yield _measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
+            yield measured("l2_port_bandwidth", self._port_bytes_per_clk(sms), "B/clk/SM", sms=sms)
 
     def _port_bytes_per_clk(self, sms: int, cluster_size: int | None = None) -> float:
         """Ingress of each of `sms` SMs that read a MiB of their own repeatedly; a cluster lies in one GPC."""
@@ -198,8 +198,8 @@ class Microbenchmarks:
         for level, twice in (("dram", False), ("l2", True)):
             for size in LATENCY_BYTES:
                 clocks, nanoseconds = self._latency(size, twice=twice)
-                yield _measured("load_latency", nanoseconds, "ns", level=level, bytes=size)
-                yield _measured("load_latency", clocks, "clk", level=level, bytes=size)
+                yield measured("load_latency", nanoseconds, "ns", level=level, bytes=size)
+                yield measured("load_latency", clocks, "clk", level=level, bytes=size)
 
     def _latency(self, size: int, *, twice: bool) -> tuple[float, float]:
         """Clocks and nanoseconds of one bulk load; with `twice`, of bytes that were just loaded."""
@@ -211,7 +211,7 @@ class Microbenchmarks:
     def store_bandwidth(self) -> Iterator[Measurement]:
         """Bulk stores of tiles from shared memory, as an epilogue does, into L2 or through it."""
         for footprint in (STORED_MIB, 32, 64, 256, 1024):
-            yield _measured(
+            yield measured(
                 "store_bandwidth", self._store_gb_per_s(footprint), "GB/s", footprint_mib=footprint
             )
         self._buffer.random_()
@@ -231,7 +231,7 @@ class Microbenchmarks:
 
     def smem_bandwidth(self) -> Iterator[Measurement]:
         """16-byte reads of 512 threads."""
-        yield _measured("smem_read_bandwidth", self._smem_bytes_per_clk(), "B/clk/SM")
+        yield measured("smem_read_bandwidth", self._smem_bytes_per_clk(), "B/clk/SM")
 
     def _smem_bytes_per_clk(self) -> float:
         kernel = self._kernel("smem_read")
@@ -249,8 +249,8 @@ class Microbenchmarks:
                 for warpgroups in (1, 2):
                     rate = self._tensor_flop_per_clk(dtype, n, warpgroups)
                     shape: dict[str, Any] = {"dtype": dtype, "mma_n": n, "warpgroups": warpgroups}
-                    yield _measured("tensor_throughput", rate, "FLOP/clk/SM", **shape)
-                    yield _measured("mma_interval", 2 * 64 * n * k / rate, "clk", **shape)
+                    yield measured("tensor_throughput", rate, "FLOP/clk/SM", **shape)
+                    yield measured("mma_interval", 2 * 64 * n * k / rate, "clk", **shape)
 
     def _tensor_flop_per_clk(self, dtype: str, n: int, warpgroups: int) -> float:
         rounds = 1000
@@ -273,17 +273,15 @@ class Microbenchmarks:
         if self._capability[0] == 9:
             loads += [(f"tensor {dtype}", partial(self._mma_load, dtype)) for dtype in MMA_K]
         loads.append(("dram read", self._bulk("bulk_read", region, self._sms, region // CHUNK_BYTES, 0)))
-        idle = self._device.read_sensors()
-        yield _measured("power", idle["power_w"], "W", load="little", sms=0)
+        idle = self._device.sensors.read()
+        yield measured("power", idle["power_w"], "W", load="little", sms=0)
         for name, launch in loads:
             for part in (4, 2, 1):
                 sms = self._sms // part
                 clock_mhz, sensors = self._settled(launch, sms)
-                yield _measured("sm_clock_under_load", clock_mhz, "MHz", load=name, sms=sms, by="SM counters")
-                yield _measured(
-                    "sm_clock_under_load", sensors["sm_mhz"], "MHz", load=name, sms=sms, by="NVML"
-                )
-                yield _measured("power", sensors["power_w"], "W", load=name, sms=sms)
+                yield measured("sm_clock_under_load", clock_mhz, "MHz", load=name, sms=sms, by="SM counters")
+                yield measured("sm_clock_under_load", sensors["sm_mhz"], "MHz", load=name, sms=sms, by="NVML")
+                yield measured("power", sensors["power_w"], "W", load=name, sms=sms)
 
     def _settled(self, launch: Callable[[int], None], sms: int) -> tuple[float, dict[str, Any]]:
         """In-kernel clock and sensors at the end of LOAD_S of this load, launches queued ahead."""
@@ -292,7 +290,7 @@ class Microbenchmarks:
         while time.monotonic() < deadline:
             for _ in range(8):
                 launch(sms)
-            sensors = self._device.read_sensors()
+            sensors = self._device.sensors.read()
             torch.cuda.synchronize()
         pairs = self._clocks[: 2 * sms].view(-1, 2).tolist()
         return 1e3 * statistics.median(clocks / nanoseconds for clocks, nanoseconds in pairs), sensors
@@ -364,10 +362,6 @@ def wgmma_source(n: int, dtype: str) -> str:
         flags="1, 1, 0, 0" if wide else "1, 1",
         mask="0x3fff3fffu" if wide else "0xbfbfbfbfu",
     )
-
-
-def _measured(name: str, value: float, unit: str, **parameters: Any) -> Measurement:
-    return Measurement(name=name, value=value, unit=unit, parameters=parameters)
 
 
 def _stream() -> int:

@@ -69,29 +69,24 @@ class Sensors:
         pynvml.nvmlInit()
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    def driver(self) -> str:
-        return str(self._nvml.nvmlSystemGetDriverVersion())
-
-    def power_cap_w(self) -> float:
-        return float(self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
-
-    def dram_bus_bits(self) -> int | None:
-        """Width of the memory bus [bit]; None if the driver does not report it."""
+    def describe(self) -> dict[str, Any]:
+        """Bus width [bit] (None if the driver does not report it), power cap, highest clocks, and the driver."""
+        nvml, handle = self._nvml, self._handle
         try:
-            return int(self._nvml.nvmlDeviceGetMemoryBusWidth(self._handle))
-        except self._nvml.NVMLError:
-            return None
+            bus_bits = int(nvml.nvmlDeviceGetMemoryBusWidth(handle))
+        except nvml.NVMLError:
+            bus_bits = None
+        return {
+            "dram_bus_bits": bus_bits,
+            "power_cap_w": float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1e3,
+            "max_sm_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "mem_mhz": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "driver": str(nvml.nvmlSystemGetDriverVersion()),
+        }
 
     def processes(self) -> int:
         """How many processes compute on the card, this one included."""
         return len(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
-
-    def highest_clocks(self) -> dict[str, int]:
-        nvml = self._nvml
-        return {
-            "max_sm_mhz": nvml.nvmlDeviceGetMaxClockInfo(self._handle, nvml.NVML_CLOCK_SM),
-            "mem_mhz": nvml.nvmlDeviceGetMaxClockInfo(self._handle, nvml.NVML_CLOCK_MEM),
-        }
 
     def read(self) -> dict[str, Any]:
         nvml, handle = self._nvml, self._handle
@@ -126,7 +121,7 @@ class TorchDevice:
         torch.cuda.set_device(0)
         self._properties = torch.cuda.get_device_properties(0)
         self.l2_bytes: int = self._properties.L2_cache_size
-        self._sensors = Sensors(self.uuid)
+        self.sensors = Sensors(self.uuid)
         elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
         self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
@@ -149,10 +144,7 @@ class TorchDevice:
             "sm_count": properties.multi_processor_count,
             "l2_bytes": self.l2_bytes,
             "memory_bytes": properties.total_memory,
-            "dram_bus_bits": self._sensors.dram_bus_bits(),
-            "power_cap_w": self._sensors.power_cap_w(),
-            **self._sensors.highest_clocks(),
-            "driver": self._sensors.driver(),
+            **self.sensors.describe(),
             "cuda": torch.version.cuda,
             "empty_kernel_us": round(self.empty_kernel_us(), 3),
         }
@@ -234,7 +226,7 @@ class TorchDevice:
         count = min(settings.repeats, max(settings.min_repeats, affordable))
         samples = self._spaced_launches(launches, rest_ms, count, **caches)
         return Timing(
-            samples_us=tuple(1e3 * sample for sample in samples), count=count, state=self._sensors.read()
+            samples_us=tuple(1e3 * sample for sample in samples), count=count, state=self.sensors.read()
         )
 
     def time_sustained(self, launches: Sequence[Launch], settings: TimingSettings) -> Timing:
@@ -260,7 +252,7 @@ class TorchDevice:
         return Timing(
             samples_us=tuple(1e3 * replay_ms / count for replay_ms in replays_ms),
             count=count * len(replays_ms),
-            state={**self._sensors.read(), **columns},
+            state={**self.sensors.read(), **columns},
         )
 
     def time_graph_pair(
@@ -282,7 +274,7 @@ class TorchDevice:
         while True:
             replays_ms = self._spaced_launches(order, rest_ms, len(order))
             samples_us += [1e3 * replay_ms / count for replay_ms in replays_ms]
-            timing = PairedTiming.of(samples_us, count, {**self._sensors.read(), **columns})
+            timing = PairedTiming.of(samples_us, count, {**self.sensors.read(), **columns})
             if timing.error_us <= settings.pair_error_us or time.monotonic() >= end:
                 return timing
 
@@ -314,7 +306,7 @@ class TorchDevice:
         ahead = _launched(next(turns), replays)
         while not kept_us or spent_ms < settle_ms + measured_ms:
             (start, stop), ahead = ahead, _launched(next(turns), replays)
-            state = self._sensors.read()
+            state = self.sensors.read()
             stop.synchronize()
             window_ms = float(start.elapsed_time(stop))
             if spent_ms >= settle_ms:
@@ -339,7 +331,7 @@ class TorchDevice:
         launch()
         torch.cuda.synchronize()
         torch.cuda.nvtx.range_pop()
-        return self._sensors.read()
+        return self.sensors.read()
 
     def rested_launches(self, launch: Launch, count: int) -> None:
         """Launch `count` times, each on a rested card with a cold L2, and wait for the end."""
@@ -374,13 +366,6 @@ class TorchDevice:
         except RuntimeError:
             return False
         return True
-
-    def read_sensors(self) -> dict[str, Any]:
-        return self._sensors.read()
-
-    def processes(self) -> int:
-        """How many processes compute on the card, this one included."""
-        return self._sensors.processes()
 
     def median_rested_us(self, launch: Launch, count: int) -> float:
         """Median time of `count` launches, each after a short spin; caches are left as they are."""

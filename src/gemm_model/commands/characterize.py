@@ -9,8 +9,8 @@ from gemm_model.bench.characterization import (
     PROTOCOLS,
     agreed,
     base_gpu,
+    columns_of,
     gpu_description,
-    measurement_rows,
     require_agreement,
 )
 from gemm_model.commands import common
@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> Document:
     text = yaml.safe_dump(described, sort_keys=False, width=110, default_flow_style=None)
     atomic_write(args.output, heading + text)
     if args.table is not None:
-        columns, rows = measurement_rows(measurements)
-        atomic_write(args.table, csv_rows(rows, columns))
+        atomic_write(args.table, csv_rows(measurements, columns_of(measurements)))
     for name in PROTOCOLS:
         before = getattr(packaged, name)
         shown = "not known" if before is None else f"{before:g}"

@@ -13,13 +13,15 @@ import numpy as np
 from gemm_model.commands import common
 from gemm_model.commands.solve import changed_machine
 from gemm_model.config import YAML_SUFFIXES
+from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
-from gemm_model.pipeline.estimation import ParameterEstimate, Runs, fit_machine
-from gemm_model.pipeline.machine import PipelineMachine
+from gemm_model.pipeline.estimation import ParameterEstimate, fit_machine
+from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine
 from gemm_model.report.document import Document, File
 
-COLUMNS = tuple(spec.name for spec in fields(Runs))
+SIZES = ("m", "n", "k", "tile_m", "tile_n", "tile_k", "stages")
+COLUMNS = (*SIZES, "runtime_us")
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -39,14 +41,14 @@ def run(args: argparse.Namespace) -> Document:
             raise InputError(f"--fit {name!r}; expected some of {', '.join(sorted(known))}")
     if len(set(names)) < len(names):
         raise InputError(f"--fit {args.fit}; expected each parameter once")
-    runs = _read_runs(args.input)
-    machine, fit = fit_machine(start, runs, names)
+    kernels, measured_us = _read_runs(args.input)
+    machine, fit = fit_machine(start, kernels, measured_us, names)
     error = f"error {fit.mean_error:.3%} in the mean, {fit.worst_error:.3%} at worst"
     return Document(
         model="PipelineModel",
         result={"machine": machine.name, "mean_error": fit.mean_error, "worst_error": fit.worst_error},
         rows=_rows(fit.parameters),
-        notes=[f"{len(runs.runtime_us)} runs: {error}", *_not_identified(fit.parameters, "runs")],
+        notes=[f"{len(measured_us)} runs: {error}", *_not_identified(fit.parameters, "runs")],
         files=[_machine_file(args, machine)],
         apart=True,
     )
@@ -82,12 +84,15 @@ def _not_identified(estimates: Sequence[ParameterEstimate], seen: str) -> list[s
     ]
 
 
-def _read_runs(path: Path) -> Runs:
+def _read_runs(path: Path) -> tuple[PipelineKernel, FloatArray]:
+    """The measured kernels of a table, and their runtimes [us]."""
     from gemm_model.tables.columns import SIZE, TIME, read_columns
 
-    numbers = {name: TIME if name == "runtime_us" else SIZE for name in COLUMNS}
-    table = read_columns(path, numbers)
-    return Runs(**{name: table[name].to_numpy(np.float64) for name in COLUMNS})
+    table = read_columns(path, dict.fromkeys(SIZES, SIZE) | {"runtime_us": TIME}).astype(
+        dict.fromkeys(SIZES, np.float64)
+    )
+    kernels = PipelineKernel(**{name: table[name].to_numpy() for name in SIZES})
+    return kernels, table["runtime_us"].to_numpy()
 
 
 def _rows(estimates: Sequence[ParameterEstimate]) -> list[dict[str, Any]]:

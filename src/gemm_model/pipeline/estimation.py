@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -203,33 +203,18 @@ class _Space:
         return {p.name: p.fitted(float(x)) for p, x in scaled}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """Measured kernels, one row each; sizes in elements, runtimes in us."""
-
-    m: FloatArray
-    n: FloatArray
-    k: FloatArray
-    tile_m: FloatArray
-    tile_n: FloatArray
-    tile_k: FloatArray
-    stages: FloatArray
-    runtime_us: FloatArray
-
-
-def predict_runs(machine: PipelineMachine, runs: Runs) -> FloatArray:
+def predicted_us(machine: PipelineMachine, kernels: PipelineKernel) -> FloatArray:
     """The runtimes in us that a machine gives to the kernels."""
-    sizes = {spec.name: getattr(runs, spec.name) for spec in fields(Runs) if spec.name != "runtime_us"}
-    return np.asarray(
-        kernel_time(workload(machine, PipelineKernel(**sizes), whole=False), machine) / PS_PER_US
-    )
+    return np.asarray(kernel_time(workload(machine, kernels, whole=False), machine) / PS_PER_US)
 
 
-def fit_machine(start: PipelineMachine, runs: Runs, names: Sequence[str]) -> tuple[PipelineMachine, Fit]:
+def fit_machine(
+    start: PipelineMachine, kernels: PipelineKernel, measured_us: FloatArray, names: Sequence[str]
+) -> tuple[PipelineMachine, Fit]:
     """The machine with the named parameters fitted to measured kernels, from the start machine's values."""
     parameters = [Parameter(name=name, start=float(getattr(start, name))) for name in names]
     fit = fit_parameters(
-        lambda values: predict_runs(with_parameters(start, values), runs), runs.runtime_us, parameters
+        lambda values: predicted_us(with_parameters(start, values), kernels), measured_us, parameters
     )
     return with_parameters(start, fit.values), fit
 

@@ -339,13 +339,8 @@ def _given(frame: pd.DataFrame, name: str, default: float, high: float, what: st
     """Numbers from 0 to `high` of a column that tables may lack, with `default` for empty cells."""
     if name not in frame:
         return np.broadcast_to(np.asarray(default), (len(frame),))
-    values = _numbers(frame, name)
-    empty = _empty_cells(frame[name])
-    good = (values >= 0) & (values <= high)
-    if empty is not None:
-        values, good = np.where(empty, default, values), good | empty
-    _reject(frame, name, ~good, f"{what} from 0 to {high:g}")
-    return values
+    expected = f"{what} from 0 to {high:g}"
+    return _checked(frame, name, lambda values: (values >= 0) & (values <= high), expected, default)
 
 
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
@@ -487,13 +482,9 @@ def runtimes_us(frame: pd.DataFrame, *, blanks: bool = False) -> FloatArray | No
     """
     if "runtime_us" not in frame:
         return None
-    values = _numbers(frame, "runtime_us")
-    good = np.isfinite(values) & (values > 0)
-    empty = _empty_cells(frame["runtime_us"]) if blanks else None
-    if empty is not None:
-        values, good = np.where(empty, np.nan, values), good | empty
-    _reject(frame, "runtime_us", ~good, "a positive number of microseconds")
-    return None if empty is not None and empty.all() else values
+    expected, blank = "a positive number of microseconds", np.nan if blanks else None
+    values = _checked(frame, "runtime_us", lambda us: np.isfinite(us) & (us > 0), expected, blank)
+    return None if len(values) and np.isnan(values).all() else values
 
 
 def with_prediction(
@@ -550,15 +541,28 @@ def sizes(
         if default is None:
             raise InputError(f"{table_name(frame)}: column {name!r} is missing")
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
+    whole = np.issubdtype(frame[name].to_numpy().dtype, np.integer)
+
+    def good(values: FloatArray) -> BoolArray:
+        inside: BoolArray = (values >= low) & (values <= MAX_SIZE)
+        return inside if whole else inside & (values == np.floor(values))
+
+    return _checked(frame, name, good, f"a whole number of at least {low}", default)
+
+
+def _checked(
+    frame: pd.DataFrame,
+    name: str,
+    good: Callable[[FloatArray], BoolArray],
+    expected: str,
+    default: float | FloatArray | None,
+) -> FloatArray:
+    """The numbers of a column; raises InputError for one that is not `good`. `default` fills empty cells."""
     values = _numbers(frame, name)
-    if default is not None:
-        empty = _empty_cells(frame[name])
-        if empty is not None:
-            values = np.where(empty, default, values)
-    good = (values >= low) & (values <= MAX_SIZE)
-    if not np.issubdtype(frame[name].to_numpy().dtype, np.integer):
-        good &= values == np.floor(values)
-    _reject(frame, name, ~good, f"a whole number of at least {low}")
+    bad = ~good(values)
+    if default is not None and (empty := _empty_cells(frame[name])) is not None:
+        values, bad = np.where(empty, default, values), bad & ~empty
+    _reject(frame, name, bad, expected)
     return values
 
 
