@@ -115,7 +115,7 @@ def judge(output: Path) -> None:
 
 def _named(base: dict[str, str], row: Any) -> list[str]:
     """Names of the suspects, '' first where no fault is named, of the kernel that was meant."""
-    from gemm_model.integrations.profile import SECTOR_BYTES, CountedKernel, beside
+    from gemm_model.integrations.profile import METRICS, CountedKernel, beside
     from gemm_model.kernel_model.question import World
 
     meant = row_from_columns(base, regime="counters")
@@ -124,10 +124,11 @@ def _named(base: dict[str, str], row: Any) -> list[str]:
     assert isinstance(meant.config, KernelConfig)
     world = World(problem=meant.problem, config=meant.config, gpu=load_gpu("h200"), options=options)
     same = ("duration_us", "sm_cycles", "dram_read_bytes", "smem_bytes_per_cta")
+    per_sector = METRICS["lts__t_sectors_op_read.sum"][1]
     counted = {
         **{name: float(row[name]) for name in same},
-        "l2_read_bytes": SECTOR_BYTES * float(row["l2_read_sectors"]),
-        "l2_write_bytes": SECTOR_BYTES * float(row["l2_write_sectors"]),
+        "l2_read_bytes": per_sector * float(row["l2_read_sectors"]),
+        "l2_write_bytes": per_sector * float(row["l2_write_sectors"]),
         "ctas": math.prod(map(float, row["grid"].strip("()").split())),
     }
     found = beside(world, CountedKernel(name="", counted=counted))
