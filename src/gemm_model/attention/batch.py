@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, read_by_rules, refusal, resolved
-from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import KERNELS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 
-OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window")
+OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window", "softcap")
 OF_CONFIG = tuple(spec.name for spec in fields(AttentionConfig) if spec.name not in ("kernel", "scheduler"))
-OF_KERNEL = ("group_rows", "turns", "head_dim_step", "readers", "softmax", "persistent")
+OF_KERNEL = ("turns", "head_dim_step", "readers", "softmax", "persistent")
 
 
 class Columns:
@@ -90,7 +90,9 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
     parts = ((problem, OF_PROBLEM), (config, OF_CONFIG), (kernel, OF_KERNEL))
     return {name: getattr(part, name) for part, names in parts for name in names} | {
         "kernel": KERNELS.index(config.kernel),
-        "longest_first": config.scheduler == "longest_first",
+        # Groups in step are one group of all rows.
+        "group_rows": kernel.group_rows if config.overlap_between_groups else config.tile_m,
+        **{order: config.scheduler == order for order in SCHEDULERS[2:]},
         # CTAs look up their sequence and its lengths.
         "searches": bool(problem.lengths) or (kernel.turns and problem.page_size > 0),
         # Threads copy rows of K and V, since no bulk copy brings a key block of several pages.

@@ -117,12 +117,14 @@ def _flash_attention(problem: AttentionProblem, config: AttentionConfig, gpu: Gp
     return f"{SPLIT_NOTE * split}flash_attn.cute.interface._flash_attn_fwd(q, k, v, {words})"
 
 
-def _splits(problem: AttentionProblem, _: AttentionConfig, gpu: GpuSpec) -> str:
+def _splits(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str:
     """The number of splits that is predicted fastest for a decode batch, by cache length [keys]."""
     if problem.seq_q != 1:
         raise InputError(f"seq_q is {problem.seq_q}; expected 1 for a table of splits")
     longer = {keys: replace(problem, seq_kv=keys, lengths=()) for keys in SPLIT_KEYS}
-    table = {keys: rank_attention(each, gpu).best.config.num_splits for keys, each in longer.items()}
+    table = {
+        keys: rank_attention(each, gpu, config.kernel).best.config.num_splits for keys, each in longer.items()
+    }
     fields = {name: getattr(problem, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
     fields |= {"max_num_splits": max(table.values()), "num_splits_by_seq_kv": table}
     sizes = {keys: -(-keys // splits) for keys, splits in table.items()}

@@ -10,7 +10,7 @@ from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.config import read_toml
-from gemm_model.core.attention import SCHEDULERS, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.core.prediction import Prediction
@@ -157,8 +157,7 @@ def _settings(first: AttentionWorld, second: AttentionWorld) -> dict[str, list[s
 def _other_ways(world: AttentionWorld) -> Iterator[tuple[str, AttentionWorld]]:
     """Kernels that can run and differ in one option, by the words of --what-if."""
     problem, options = world.problem, world.config.fields
-    turned = ("overlap_in_group", "pv_from_registers", *(("pack_gqa",) if problem.group > 1 else ()))
-    flips = (f"{name} {1 - options[name]}" for name in turned)
+    flips = (f"{name} {1 - options[name]}" for name in FLAGS[1:] if name != "pack_gqa" or problem.group > 1)
     words = [*flips, "tile_m 64", "exp_emulated 0.5", "cluster 1"]
     words += [f"scheduler {order}" for order in SCHEDULERS[1:] if problem.causal]
     words += [f"num_splits {splits}" for splits in SPLITS if problem.seq_q == 1]

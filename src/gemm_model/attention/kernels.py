@@ -12,7 +12,9 @@ from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 
-_SHAPE = attrgetter("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size")
+_SHAPE = attrgetter(
+    *("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size", "softcap")
+)
 MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
 WARPGROUP_ROWS = 64
@@ -21,6 +23,8 @@ BARRIER_BYTES = 1024
 """Shared memory for barriers and alignment of the first tile [B]; all tiles; flash-attn-4 4.0.0b36."""
 THREAD_REGISTERS: Mapping[int, int] = {1: 256, 2: 240, 3: 160}
 """Registers of a thread by consumer groups [registers]; Hopper; flash-attn-4 4.0.0b36, `num_mma_regs`."""
+LANES, TENSOR_MEMORY_COLUMNS = 128, 512
+"""Lanes and columns of Blackwell's tensor memory [sums of 32 bits]; before it a group's sums are in as many threads."""
 TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
     64: ((192, 128), (128, 128), (128, 192), (64, 128), (192, 96), (128, 64)),
     96: ((192, 128), (192, 144), (128, 128), (64, 128)),
@@ -44,8 +48,10 @@ class AttentionKernel:
     name: str
     group_rows: int
     """Rows of Q of one consumer group."""
-    head_dims: tuple[int, int] = (8, 256)
-    """Smallest and largest head size."""
+    most_head_dim: int = 256
+    """Largest head size."""
+    more_head_dims: tuple[tuple[int, int], ...] = ()
+    """Larger `head_dim` and `head_dim_v` that it takes too."""
     own_tile: tuple[int, int] | None = None
     """The only tile of the library's kernel; None if the tile is free."""
     windows: bool = True
@@ -71,7 +77,8 @@ SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, splits
 # Its CTAs take tiles from a counter (flash-attention, hopper/flash_fwd_launch_template.h). Never measured here.
 FLASH3 = replace(SM90, name="flash_attention_3", persistent=True)
 FLASH_SM90 = (SM90, FLASH3)
-SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128))
+SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128), most_head_dim=128)
+SM100 = replace(SM100, more_head_dims=((192, 128), (256, 256)))
 CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64)
 CUDNN = replace(CUDNN, persistent=True, softmax=1.34)
 CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4)
@@ -80,7 +87,7 @@ _KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
     ("flash_attention", "sm90"): SM90,
     ("flash_attention", "sm100"): SM100,
     ("cudnn_attention", "sm90"): CUDNN,
-    ("cudnn_attention", "sm100"): replace(SM100, name="cudnn_attention", windows=False),
+    ("cudnn_attention", "sm100"): replace(SM100, name="cudnn_attention", windows=False, most_head_dim=256),
     ("flash_attention_3", "sm90"): FLASH3,
     **{("flash_attention_2", arch): FLASH2 for arch in ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")},
 }
@@ -266,12 +273,14 @@ def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
 
 def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
     """One sentence: why a resolved configuration cannot run a problem; None if it can."""
-    kernel = kernel_of(config, gpu)
-    low, high = kernel.head_dims
-    for name in ("head_dim", "head_dim_v"):
-        size = getattr(problem, name)
-        if not low <= size <= high or size % 8:
-            return f"{name} is {size} with {kernel.name}; expected a multiple of 8 from {low} to {high}"
+    kernel, sizes = kernel_of(config, gpu), (problem.head_dim, problem.head_dim_v)
+    for name in ("head_dim", "head_dim_v") if sizes not in kernel.more_head_dims else ():
+        size, most = getattr(problem, name), kernel.most_head_dim
+        if size > most or size % 8:
+            more = "".join(
+                f", or {size} with a head_dim_v of {other}" for size, other in kernel.more_head_dims
+            )
+            return f"{name} is {size} with {kernel.name}; expected a multiple of 8 up to {most}{more}"
     if problem.dtype.bits < 16 and kernel not in (SM100, FLASH3):
         return f"in_dtype is {problem.dtype.name} with {kernel.name} on {gpu.name}; expected bf16 or fp16"
     if problem.window and not kernel.windows:
@@ -285,27 +294,35 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
     if config.cluster not in (1, most := own_cluster(problem, config, kernel, config.tile_m)):
         known = "1" if most == 1 else "1 or 2"
         return f"cluster is {config.cluster} with {kernel.name}; expected {known} here"
-    if kernel.turns and config.tile_m % kernel.group_rows:
-        return f"tile_m is {config.tile_m}; expected a multiple of {kernel.group_rows} rows"
+    if config.tile_m % (rows := kernel.group_rows * kernel.readers):
+        return f"tile_m is {config.tile_m}; expected a multiple of {rows} rows"
     if config.tile_n % 8 or config.tile_n > 256:
         return f"tile_n is {config.tile_n}; expected a multiple of 8 up to 256"
     return _does_not_fit(problem, config, gpu)
 
 
 def _does_not_fit(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
-    """One sentence: the resource that a tile exceeds, and by how much; None if it fits."""
-    tile, kernel = f"tile {config.tile_m}x{config.tile_n}", kernel_of(config, gpu)
-    if kernel in FLASH_SM90:
-        groups = config.tile_m // kernel.group_rows
-        if groups not in THREAD_REGISTERS:
-            return f"{tile} has {groups} consumer groups; expected 1 to {max(THREAD_REGISTERS)}"
-        beyond = (config.tile_n + problem.head_dim_v) / 2 - THREAD_REGISTERS[groups]
-        if beyond > 0:
-            return f"{tile} needs {beyond:.0f} registers a thread more than {THREAD_REGISTERS[groups]}"
-        beyond = smem_bytes(problem, config) - gpu.smem_bytes_per_cta
-        if beyond > 0:
-            return f"{tile} needs {beyond:.0f} bytes of shared memory more than {smem_words(gpu)}"
-    return None
+    """One sentence: the resource that a tile exceeds, and by how much; None if it fits, as the only one does."""
+    kernel, name = kernel_of(config, gpu), f"tile {config.tile_m}x{config.tile_n}"
+    if (config.tile_m, config.tile_n) == kernel.own_tile and config.stages <= AttentionConfig().stages:
+        return None
+    rows = kernel.group_rows if kernel.turns else config.tile_m
+    groups, columns = config.tile_m // rows, config.tile_n + problem.head_dim_v
+    if groups not in THREAD_REGISTERS:
+        return f"{name} has {groups} consumer groups; expected 1 to {max(THREAD_REGISTERS)}"
+    needed, most, what = rows * columns / LANES, THREAD_REGISTERS[groups], "registers a thread"
+    if kernel.group_rows == LANES:
+        needed, most, what = groups * columns, TENSOR_MEMORY_COLUMNS, "columns of tensor memory"
+    if needed > most:
+        return f"{name} needs {needed - most:.0f} {what} more than {most}"
+    beyond = (
+        smem_bytes(problem, config if kernel.turns else replace(config, stages=1)) - gpu.smem_bytes_per_cta
+    )
+    return (
+        f"{name} needs {beyond:.0f} bytes of shared memory more than {smem_words(gpu)}"
+        if beyond > 0
+        else None
+    )
 
 
 def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[AttentionConfig, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -32,6 +32,8 @@ BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
 """Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
+CAP_SLOTS = 3.0
+"""Instructions of a softcap beside its tanh on the special function units [instructions]; flash-attn-4, `utils.py`."""
 EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
@@ -95,6 +97,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     # FMAs compute emulated exponentials in parallel with the special function units.
     special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
     exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
+    capped = (batch.softcap > 0.0) * (CAP_SLOTS / LANES + 1.0 / silicon.exponentials_per_clk)
     tiles = np.ceil(ctas / loaders)
     filled = batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
@@ -108,7 +111,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         pv=product_clk((rows, dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
         math=2.0 * scores * filled * (dim + dim_v) / silicon.flop_per_clk,
         softmax=silicon.round_trip_clk + 0.0 * scores,
-        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential),
+        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential + capped),
         masked=scores * numbers.masked_slots / LANES,
         copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
         correction=rows * dim_v * numbers.output_slots / LANES + through_smem / silicon.smem_bytes_per_clk,
@@ -328,9 +331,7 @@ class AttentionModel:
         rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds.tolist())}
         own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
         parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
-        found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
-        caveat = ["softcap is not priced: predicted as without it"] * any(each.softcap for each, _ in kernels)
-        return replace(found, caveats=(*found.caveats, *caveat))
+        return parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""

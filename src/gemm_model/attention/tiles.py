@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import partial
+from math import lcm
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from gemm_model.core.batch import FloatArray, IntArray
 TileClk = Callable[[IntArray, FloatArray], FloatArray]
 """Times of tiles [clk] of some rows from their key blocks."""
 _Clk = Callable[[FloatArray], FloatArray]
+MOST_IN_TURN = 2**13
+"""Query blocks of a head whose static tiles are counted [blocks]; chosen: of more, SMs have about equal sums."""
 MOST_COUNTED = 2.0**50
 """Tiles that are dealt one by one at the end [tiles]; all masks; float64 counts them exactly."""
 L2_FOR_HEADS_BYTES = 50 * 2**20, 32 * 2**20
@@ -128,7 +131,21 @@ def busiest_sm(
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
         result[rows] = _dealt(batch[rows], tiles[rows], dealt, mean_clk[rows], partial(tile_clk, rows))
+    for row in np.flatnonzero(uneven & batch.static & (query_blocks(batch) < MOST_IN_TURN)):
+        result[row] = _static(batch[[row]], tiles[row], workers, partial(tile_clk, np.array([row])))
     return result
+
+
+def _static(row: AttentionBatch, tiles: float, workers: int, tile_clk: _Clk) -> float:
+    """The busiest SM's time if SM s has the tiles s, s + workers, s + 2 workers, ... [clk].
+
+    Its tiles' query blocks come again after as many rounds as blocks and SMs have no common factor.
+    """
+    blocks = int(query_blocks(row)[0])
+    number = np.arange(float(lcm(blocks, workers))).reshape(-1, workers)
+    clk = tile_clk(key_blocks(row, (number % blocks).reshape(-1, 1))).reshape(number.shape)
+    times, left = divmod(tiles, number.size)
+    return float((times * clk.sum(axis=0) + np.where(number < left, clk, 0.0).sum(axis=0)).max())
 
 
 def _dealt(

@@ -187,7 +187,11 @@ def rank(args: argparse.Namespace) -> Document:
 def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any], top: int) -> Document:
     best_us = ranking.best.prediction.runtime_us
     rows = [
-        {"rank": place, **_choice(choice), "over_best": choice.prediction.runtime_us / (best_us or 1.0) - 1.0}
+        {
+            "rank": place,
+            **_choice(choice),
+            "over_best": choice.prediction.runtime_us / best_us - 1.0 if best_us else 0.0,
+        }
         for place, choice in enumerate(ranking.choices[:top], start=1)
     ]
     band = ranking.best.prediction.error_band or 0.0

@@ -16,8 +16,9 @@ from gemm_model.core.sizes import MAX_SIZE, is_whole, require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
 """Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""
-SCHEDULERS = ("auto", "in_order", "longest_first")
-"""In which order tiles of unequal work start; 'auto' is the kernel's own."""
+SCHEDULERS = ("auto", "in_order", "longest_first", "static")
+"""How SMs get tiles of unequal work: the one that is free takes the next tile, in order or longest first; 'static':
+each has one of every round; 'auto': as the kernel does."""
 AUTO = 0
 """Value of `tile_m`, `tile_n` and `cluster` [1]; the kernel's own rule chooses; by definition."""
 BF16 = element_type("bf16")
@@ -28,7 +29,7 @@ SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_
 CHECKED = (*SIZES, "window", "page_size")
 SIZES_OF = attrgetter(*CHECKED)
 WORDS = (*CHECKED, "dtype", "softcap", "lengths")
-FLAGS = ("causal", "overlap_in_group", "pv_from_registers", "pack_gqa")
+FLAGS = ("causal", "overlap_in_group", "overlap_between_groups", "pv_from_registers", "pack_gqa")
 FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 REALS = ("softcap", "exp_emulated")
 NUMBER = r"-?\d{1,19}(\.\d{0,9})?(e[+-]?\d{1,2})?"
@@ -211,9 +212,10 @@ class AttentionConfig:
 
     A CTA computes `tile_m` rows of O and walks over the keys in blocks of `tile_n`, which a producer warp
     loads into rings of `stages` slots for K and for V. Consumer groups (warpgroups on Hopper) hold 64 rows
-    each. `overlap_in_group` issues Q K^T of the next block before P V of this one; `pv_from_registers` keeps
-    P in registers rather than in shared memory; `pack_gqa` puts the query heads that share K and V into the
-    rows of one tile; `num_splits` CTAs share the keys of a tile, whose parts a second kernel combines.
+    each. `overlap_in_group` issues Q K^T of the next block before P V of this one; `overlap_between_groups` lets groups
+    take turns, else they keep in step; `pv_from_registers` keeps P in registers rather than in shared memory;
+    `pack_gqa` puts the query heads that share K and V into the rows of one tile; `num_splits` CTAs share the keys
+    of a tile, whose parts a second kernel combines.
     `exp_emulated` is the share of the exponentials that FMAs compute in place of the SFU. One load brings K and V
     to the `cluster` CTAs of neighbouring tiles of queries. AUTO tiles and clusters stand for the kernel's own; a
     `pack_gqa` of None for whether heads share keys.
@@ -224,6 +226,7 @@ class AttentionConfig:
     tile_n: int = AUTO
     stages: int = 2
     overlap_in_group: bool | None = None
+    overlap_between_groups: bool = True
     pv_from_registers: bool | None = None
     pack_gqa: bool | None = None
     num_splits: int = 1

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.attention.choice import rank_attention
+from gemm_model.attention.kernels import kernels_on
 from gemm_model.attention.model import AttentionModel
 from gemm_model.choice.selection import Call, Ranker
 from gemm_model.core.attention import AttentionProblem
@@ -29,6 +30,7 @@ from gemm_model.serving.model import launches_of, times_of
 from gemm_model.serving.model_parts import LatentDecode, Part, Step, Work, parts_of
 from gemm_model.serving.problem import ServedProduct
 
+SERVERS = "flash_attention_3"
 REGIMES = (SUSTAINED, GRAPH)
 """Regimes of kernels that follow each other in a CUDA graph: at a settled clock, or on a rested card."""
 
@@ -172,7 +174,9 @@ class Card:
     def _other(self, work: AttentionProblem | ServedProduct | LatentDecode) -> Call:
         """Of what is no GEMM."""
         if isinstance(work, AttentionProblem):
-            best = rank_attention(work, self.gpu, model=self.attention).best.prediction
+            # Servers, whose caches have pages, run FlashAttention 3 where there is one.
+            own = SERVERS if work.page_size and SERVERS in kernels_on(self.gpu) else "auto"
+            best = rank_attention(work, self.gpu, own, self.attention).best.prediction
             return Call(time_us=best.runtime_us, limiter=best.limiter, error_band=best.error_band)
         if isinstance(work, ServedProduct):
             return self._served(work)
