@@ -74,7 +74,7 @@ def test_empty_ctas_of_clusters_multiply_too_and_sms_without_one_do_not_count():
 
 
 def test_what_would_limit_next_within_five_percent_is_a_tie():
-    problem, kernel = GemmProblem.of(8192, 8192, 8192), KernelConfig(cta_m=128, cta_n=128, cluster_m=2)
+    problem, kernel = GemmProblem.of(6144, 6144, 6144), KernelConfig(cta_m=128, cta_n=128, cluster_m=2)
     found = explain(problem, kernel, "h200")
     shares = {each.name: each.elasticity for each in found.mechanisms}
     assert shares["L2"] - shares.get("TENSOR", 0.0) > 0.1

@@ -114,6 +114,8 @@ class GpuSpec:
     """How steeply that ends: of x times as many bytes 1 / (1 + x^order) are still there."""
     l2_unwritten_share: float = number("1", 0, 1, default=0.0)
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
+    l2_spilled_share: float = number("1", 0, 2, default=0.0)
+    """Spilled registers over L2's size of which half reach DRAM before they are overwritten; 0 where not counted."""
     l2_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
     """What each launch moves through L2 beside its matrices (code, parameters); 0 where it was not counted."""
     dram_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)

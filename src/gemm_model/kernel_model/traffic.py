@@ -16,6 +16,7 @@ from gemm_model.core.elementwise import (
     power,
     power_of_two_divisor,
     scaled,
+    sqrt,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
@@ -107,7 +108,7 @@ def traffic(kernel: Kernel) -> Traffic:
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=_written(kernel, output, reads, kept),
+        dram_write_bytes=_written(kernel, output, reads, kept) + _spilled_written(kernel, k_tiles),
         l2_request_bytes=requests + (writes + sources),
         crossing_bytes=crossing,
         l2_load_bytes=requests + beside,
@@ -266,8 +267,21 @@ def _dram_reads(
 def _capacity(kernel: Kernel) -> Values:
     """Bytes of L2 that keep panels: spilled registers, which return at each k tile, stay there too."""
     capacity = kernel.numbers.l2_capacity.share * kernel.gpu.l2_bytes
-    spilled = kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel.resources)
-    return capacity / (1.0 + spilled / capacity)
+    return capacity / (1.0 + _spilled_at_once(kernel) / capacity)
+
+
+def _spilled_at_once(kernel: Kernel) -> Values:
+    """Bytes of spilled registers of all CTAs that run."""
+    return kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel.resources)
+
+
+def _spilled_written(kernel: Kernel, k_tiles: Values) -> Values:
+    """Bytes of spilled registers that reach DRAM before the next k tile overwrites them in L2."""
+    gpu = kernel.gpu
+    if gpu.l2_spilled_share == 0.0:
+        return 0.0
+    kept = kept_share(_spilled_at_once(kernel), gpu.l2_spilled_share * gpu.l2_bytes, gpu.l2_kept_order)
+    return k_tiles * spilled_bytes(kernel.resources) * (1.0 - kept)
 
 
 def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
@@ -314,8 +328,9 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     """Share of the repeated requests for a panel that miss in L2 [1], because their tile fell behind.
 
     L2 serves tiles unevenly. Where it delays MMAs at their peak rate and the additions of slow sums, tiles fall
-    behind by `coalescing.drift` of its work, which is counted in the times that the `streamed` bytes fill L2. A
-    panel that one tile alone needs is never late.
+    behind by `coalescing.drift` of its work, which is counted in the times that the `streamed` bytes fill L2. No
+    barrier holds CTAs together: like a random walk, they drift apart with the root of the k tiles. A panel that one
+    tile alone needs is never late.
     """
     schedule, gpu, numbers, resources = kernel.schedule, kernel.gpu, kernel.numbers, kernel.resources
     ctas, spilled = kernel.cluster_size * schedule.resident, spilled_l2_bytes(resources, numbers.spilling)
@@ -325,9 +340,10 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     mma_clk = resources.cta_k * kernel.batch.a_bytes_per_element / gpu.flop_per_clk_per_sm.get("fp16", 1.0)
     math_clk = kernel.batch.cta_m * kernel.batch.cta_n * (mma_clk + slow_adds)
     in_step = math_clk * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
-    delayed = kept_share(in_step, asked, numbers.overlap.loads_dram_order)
+    delayed = kept_share(in_step, asked)
     shared = 1.0 - 1.0 / maximum(minimum(schedule.minor_panels, schedule.major_panels), 1.0)
-    behind = numbers.coalescing.drift * streamed / _capacity(kernel) * delayed * shared
+    drift = numbers.coalescing.drift * sqrt(schedule.k_tiles / numbers.edge_tiles.drift_k_tiles)
+    behind = drift * streamed / _capacity(kernel) * delayed * shared
     return behind / (1.0 + behind)
 
 
