@@ -115,7 +115,7 @@ def test_tiles_that_l2_delays_fall_behind_and_find_panels_gone():
     fits, streamed = 1 / (1 + (64 / 45) ** 8), in_step.dram_read_bytes
     # A k tile of 256 x 128 bytes lasts 512 clocks of MMAs, in which L2 gives an SM 512 x 47 of them.
     delayed = 1 / (1 + (512 * 47 / (256 * 128)) ** 4)
-    # A wave holds tiles of 8.5 rows: one of them asks for each column's panel first. 64 k tiles drift by the root of 0.64.
+    # A wave holds tiles of 8.5 rows: one of them asks for each column's panel first. The root of 64 k tiles of 100.
     gone = 0.01 * 0.8 * streamed / (45 * 2**20) * delayed * (1 - 1 / schedule_of(batch).minor_panels)
     more = (1 - fits) * (1024 * 256 * 4096 * 2 - streamed) * gone / (1 + gone)
     assert late.dram_read_bytes - in_step.dram_read_bytes == pytest.approx(more, rel=1e-3)

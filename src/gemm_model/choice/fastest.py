@@ -48,9 +48,8 @@ class KernelTimes:
             if correction is None:
                 return self
             corrected_us[more], bands = correction
-            known_band = bands()
-            if known_band is not None:
-                band[more] = np.nan_to_num(known_band)
+            if bands is not None:
+                band[more] = np.nan_to_num(bands)
             kernel_us = corrected_us.min(axis=0)
             tied_us = _tied_or_next(kernel_us, band.max(axis=0)) if ties else 0.0
             matters_us = max(_smallest(kernel_us, top_k), tied_us) * (1.0 + SAME_TIME)

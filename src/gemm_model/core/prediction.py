@@ -131,8 +131,8 @@ def _combined(parts: Sequence[BatchPrediction], combine: Callable[..., Any]) -> 
     )
 
 
-Correction: TypeAlias = tuple[FloatArray, Callable[[], FloatArray | None]]
-"""Corrected runtimes of some rows [us], and a function that returns their error bands."""
+Correction: TypeAlias = tuple[FloatArray, FloatArray | None]
+"""Corrected runtimes of some rows [us], and their error bands."""
 
 
 @dataclass(frozen=True, slots=True)

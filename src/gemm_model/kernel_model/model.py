@@ -533,24 +533,16 @@ class GridEvaluation:
         residual, table = self.known.residual, self.known.band_table
         if residual is None or not np.any(self.searched[3]):
             return None
-
-        def of_cells(values: Any) -> Any:
-            if isinstance(values, tuple):
-                return tuple(map(of_cells, values))
-            return at_cells(values, orders, kernels)
-
-        def error_band() -> FloatArray | None:
-            if table is not None and self.model.gpu.validated:
-                return np.asarray(table[positions(searched[2], len(kernels))])
-            return self.predictions(orders, kernels).error_band
-
-        searched = of_cells(self.searched)
-        return corrected_column(searched, residual.forests[self.known.served], len(kernels)), error_band
+        searched = at_cells(self.searched, orders, kernels)
+        bands: FloatArray | None
+        if table is None or not self.model.gpu.validated:
+            bands = self.predictions(orders, kernels).error_band
+        else:
+            bands = table[positions(searched[2], len(kernels))]
+        return corrected_column(searched, residual.forests[self.known.served], len(kernels)), bands
 
     def predictions(self, orders: IntArray, kernels: IntArray) -> BatchPrediction:
-        def of_cells(values: Any) -> Any:
-            return at_cells(values, orders, kernels)
-
+        of_cells = partial(at_cells, orders=orders, kernels=kernels)
         batch = self.grid.batch.mapped(lambda _, values: of_cells(values))
         return self.model.predicted(batch, mapped(self.grid.resources, of_cells), len(kernels))
 

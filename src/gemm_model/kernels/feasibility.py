@@ -157,7 +157,9 @@ class Grid:
 
 
 def at_cells(values: Any, orders: Any, kernels: Any) -> Any:
-    """What is of some cells of a grid, by their tile orders and kernels."""
+    """What is of some cells of a grid, by their tile orders and kernels; of values in tuples of each."""
+    if isinstance(values, tuple):
+        return tuple([at_cells(each, orders, kernels) for each in values])
     if not isinstance(values, np.ndarray):
         return values
     return values[kernels] if values.ndim == 1 else values[orders, kernels if values.shape[1] > 1 else 0]
