@@ -43,6 +43,10 @@ class Span:
     reason: str = ""
 
     @property
+    def length_us(self) -> float:
+        return (self.end - self.start) / PS_PER_US
+
+    @property
     def what(self) -> str:
         """The activity, or the wait with its cause."""
         return f"wait for {self.reason}" if self.kind == "wait" else self.kind
@@ -64,11 +68,8 @@ class Timeline:
 
     def consumer_wait(self) -> float:
         """Total time in ps that consumers waited."""
-        return sum(
-            span.end - span.start
-            for span in self.spans
-            if span.kind == "wait" and span.warp.startswith("consumer")
-        )
+        waits = (span for span in self.spans if span.kind == "wait" and span.warp.startswith("consumer"))
+        return sum(span.end - span.start for span in waits)
 
     def occupancy_share(self) -> dict[int, float]:
         """Share of the time from the first to the last change that each number of stages was taken."""

@@ -25,6 +25,11 @@ TRACK_ORDER = (
 COLORS: dict[str, str] = read_toml("shown")["pipeline_colors"]
 
 
+def warps_of(timeline: Timeline) -> list[str]:
+    """The warps of a timeline in the order of their tracks."""
+    return sorted({span.warp for span in timeline.spans}, key=TRACK_ORDER.index)
+
+
 def event_table(timeline: Timeline, work: Workload | None = None) -> list[dict[str, Any]]:
     """One row for each event and wait of SM 0; times in us from the launch, `cta` counts from 0."""
     return [
@@ -37,7 +42,7 @@ def event_table(timeline: Timeline, work: Workload | None = None) -> list[dict[s
             "slot": span.slot,
             "start_us": span.start / PS_PER_US,
             "end_us": span.end / PS_PER_US,
-            "duration_us": (span.end - span.start) / PS_PER_US,
+            "duration_us": span.length_us,
             "reason": span.reason,
         }
         for span in timeline.spans
@@ -46,22 +51,15 @@ def event_table(timeline: Timeline, work: Workload | None = None) -> list[dict[s
 
 def warp_table(timeline: Timeline) -> list[dict[str, Any]]:
     """For each warp and each activity or cause of waiting: count, total time and share."""
-    totals: dict[tuple[str, str], list[float]] = {}
+    lengths: dict[tuple[str, str], list[float]] = {}
     for span in timeline.spans:
-        entry = totals.setdefault((span.warp, span.what), [0, 0.0])
-        entry[0] += 1
-        entry[1] += span.end - span.start
-    ordered = sorted(totals.items(), key=lambda item: TRACK_ORDER.index(item[0][0]))
-    return [
-        {
-            "warp": warp,
-            "activity": what,
-            "count": int(count),
-            "total_us": total / PS_PER_US,
-            "share": total / timeline.end if timeline.end else 0.0,
-        }
-        for (warp, what), (count, total) in ordered
+        lengths.setdefault((span.warp, span.what), []).append(span.end - span.start)
+    rows = [
+        {"warp": warp, "activity": what, "count": len(own), "total_us": sum(own) / PS_PER_US}
+        | {"share": sum(own) / timeline.end if timeline.end else 0.0}
+        for (warp, what), own in lengths.items()
     ]
+    return sorted(rows, key=lambda row: TRACK_ORDER.index(str(row["warp"])))
 
 
 def thinned(timeline: Timeline, sms: int) -> tuple[Timeline, int, list[str]]:
@@ -108,7 +106,7 @@ def trace_events(
                 name=span.what,
                 category="wait" if span.kind == "wait" else "work",
                 start_us=span.start / PS_PER_US,
-                duration_us=(span.end - span.start) / PS_PER_US,
+                duration_us=span.length_us,
                 args={"wave": span.wave, "cta": _cta(span, work, sm), "step": span.step, "slot": span.slot},
             )
             for span in sorted(spans, key=lambda item: TRACK_ORDER.index(item.warp))
@@ -129,7 +127,7 @@ def _cta(span: Span, work: Workload | None, sm: int) -> int:
 
 def plot_timeline(timeline: Timeline, path: Path, title: str) -> None:
     """Draw one SM over its waves: a bar for each event of each warp, and the ring's stages below."""
-    warps = [warp for warp in TRACK_ORDER if any(span.warp == warp for span in timeline.spans)]
+    warps = warps_of(timeline)
     figure = new_figure(12, 1.6 + 0.6 * len(warps), layout="constrained")
     tracks, ring = figure.subplots(2, 1, sharex=True, height_ratios=(max(len(warps), 1), 1.2))
     _draw_warps(tracks, timeline, warps)
@@ -150,7 +148,7 @@ def _draw_warps(axes: Axes, timeline: Timeline, warps: list[str]) -> None:
             if not spans:
                 continue
             axes.broken_barh(
-                [(span.start / PS_PER_US, (span.end - span.start) / PS_PER_US) for span in spans],
+                [(span.start / PS_PER_US, span.length_us) for span in spans],
                 (row - 0.4, 0.8),
                 facecolors=color,
                 edgecolor="white",

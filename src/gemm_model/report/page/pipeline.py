@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,9 +13,9 @@ from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.page.content import Fact, Figure, Page
 from gemm_model.timeline import simulator
 from gemm_model.timeline.phases import phases_of
-from gemm_model.timeline.simulator import Span, Timeline
+from gemm_model.timeline.simulator import Timeline
 from gemm_model.timeline.trace import RING, Trace
-from gemm_model.timeline.views import TRACK_ORDER
+from gemm_model.timeline.views import event_table, warps_of
 
 SHOWN_SPANS = 1500
 """Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
@@ -24,7 +25,11 @@ COLOR_OF: dict[str, str] = read_toml("shown")["page_colors"]
 
 def pipeline_page(timeline: Timeline, title: str) -> Page:
     """The page of `simulate`."""
-    warps = [warp for warp in TRACK_ORDER if any(span.warp == warp for span in timeline.spans)]
+    events = pd.DataFrame(event_table(replace(timeline, spans=timeline.spans[:SHOWN_SPANS])))
+    events = events.rename(columns={"warp": "role", "event": "activity", "reason": "detail"})
+    events["where"] = [
+        f"wave {wave}, step {step}" for wave, step in zip(events.wave, events.step, strict=True)
+    ]
     waiting = timeline.consumer_wait() / timeline.end if timeline.end else 0.0
     cut = len(timeline.spans) > SHOWN_SPANS
     shown = f"the first {SHOWN_SPANS:,} of {len(timeline.spans):,} events" if cut else "every event"
@@ -37,22 +42,8 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
             Fact(label="Ring", value=f"{timeline.stages} stages"),
             Fact(label="Consumers wait", value=f"{waiting:.0%}", note="of the time"),
         ],
-        figures=[_track_figure(_of_spans(timeline.spans[:SHOWN_SPANS]), warps), _ring_figure(taken)],
+        figures=[_track_figure(events, warps_of(timeline)), _ring_figure(taken)],
         notes=[f"The timeline shows {shown}; `--trace` writes all of them for Perfetto."] if cut else (),
-    )
-
-
-def _of_spans(spans: Sequence[Span]) -> pd.DataFrame:
-    """Spans in the form of a trace's rows, with where they are in words."""
-    return pd.DataFrame(
-        {
-            "role": [span.warp for span in spans],
-            "activity": [span.kind for span in spans],
-            "detail": [span.reason for span in spans],
-            "start_us": [span.start / PS_PER_US for span in spans],
-            "end_us": [span.end / PS_PER_US for span in spans],
-            "where": [f"wave {span.wave}, step {span.step}" for span in spans],
-        }
     )
 
 
