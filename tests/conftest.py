@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -51,6 +53,18 @@ def gemm_model(capsys):
         return Outcome(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def answer(gemm_model):
+    """Run `gemm-model WORDS --format json` without fault; returns its document, notes and files' names in `err`."""
+
+    def asked(*words: object) -> dict[str, Any]:
+        found = gemm_model(*words, "--format", "json")
+        assert found.code == 0, found.err
+        return {**json.loads(found.out), "err": found.err}
+
+    return asked
 
 
 CLASSIC_HEADER = (

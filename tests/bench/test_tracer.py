@@ -11,7 +11,6 @@ import pytest
 from gemm_model.bench import tracer
 from gemm_model.bench.provider import Operands
 from gemm_model.bench.rows import Row, write_plan
-from gemm_model.cli import main
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import sole_writer
 from gemm_model.core.gpu import load_gpu
@@ -25,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 FAKE = "tests.bench.fakes:FakeProvider"
 DEVICE = "tests.bench.fakes:FakeDevice"
 H200 = load_gpu("h200")
-KERNEL = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
+KERNEL = ["trace", "--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
 OPTIONS = tracer.TraceOptions(device=DEVICE)
 
 
@@ -279,16 +278,15 @@ def test_kernels_with_a_range_for_each_wait_are_other_kernels(tmp_path):
     assert stores == [True, True, False]
 
 
-def test_without_the_tracer_or_a_gpu_it_is_exit_code_3(monkeypatch, tmp_path, capsys):
-    output = ["--output", str(tmp_path / "t.csv")]
+def test_without_the_tracer_or_a_gpu_it_is_exit_code_3(monkeypatch, tmp_path, gemm_model):
+    words = [*KERNEL, "--output", tmp_path / "t.csv"]
     monkeypatch.setattr(tracer, "TRACER", "no_such_tracer")
     with pytest.raises(MissingExtraError, match="no in-kernel tracer"):
         tracer.require_tracer()
-    assert main(["trace", *KERNEL, *output]) == 3
+    assert gemm_model(*words).code == 3
     monkeypatch.setattr(tracer, "TRACER", "json")
-    assert main(["trace", *KERNEL, *output, "--device", "tests.bench.test_tracer:NoGpu"]) == 3
-    error = capsys.readouterr().err
-    assert "no CUDA GPU is visible" in error
+    found = gemm_model(*words, "--device", "tests.bench.test_tracer:NoGpu")
+    assert (found.code, "no CUDA GPU is visible" in found.err) == (3, True)
     assert not (tmp_path / "t.csv").exists()
 
 
@@ -297,40 +295,23 @@ class NoGpu:
         raise MissingExtraError("no CUDA GPU is visible; the benchmark needs one")
 
 
-def test_a_trace_that_was_written_before_is_converted(tmp_path, capsys):
-    source = write_sample(tmp_path / "iket.json")
-    words = [
-        "--iket",
-        str(source),
-        "--output",
-        str(tmp_path / "t.csv.gz"),
-        "--trace",
-        str(tmp_path / "t.json"),
-    ]
-    assert main(["trace", *KERNEL, *words, "--format", "json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_a_trace_that_was_written_before_is_converted(tmp_path, answer):
+    source, table = write_sample(tmp_path / "iket.json"), tmp_path / "t.csv.gz"
+    report = answer(*KERNEL, "--iket", source, "--output", table, "--trace", tmp_path / "t.json")
     assert report["result"]["traced_us"] == pytest.approx(1.6)
     assert {row["phase"]: row["measured"] for row in report["rows"]}["k tile"] == pytest.approx(0.16)
-    assert read_trace_table(tmp_path / "t.csv.gz").info.source == "measured"
-    overlay = [
-        "--measured",
-        str(tmp_path / "t.csv.gz"),
-        "--kernel",
-        "quack",
-        "--plot",
-        str(tmp_path / "o.png"),
-    ]
-    assert main(["simulate", *KERNEL, *overlay]) == 0
+    assert read_trace_table(table).info.source == "measured"
+    answer("simulate", *KERNEL[1:], "--measured", table, "--kernel", "quack", "--plot", tmp_path / "o.png")
 
 
-def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
+def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path, answer):
     pytest.importorskip("cutlass", reason="the tracer comes with the CuTe DSL")
     plan = tmp_path / "plan.csv"
     write_plan([row(), row(m=512)], plan)
     monkeypatch.setattr(tracer, "_run", FakeTracer(launches=36, lifetimes=80))
     monkeypatch.setattr("gemm_model.commands.trace.describe_card", lambda worker: {"gpu_name": "NVIDIA H200"})
     out = tmp_path / "traces"
-    assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 0
+    answer("trace", "--rows", plan, "--output", out, "--device", DEVICE)
     assert sorted(path.name for path in out.iterdir()) == ["000.csv.gz", "001.csv.gz", "phases.csv"]
     assert read_trace_table(out / "001.csv.gz").info.kernel["m"] == 512
     head, first, _ = (out / "phases.csv").read_text().splitlines()
@@ -339,16 +320,15 @@ def test_a_table_of_kernels_becomes_a_folder(monkeypatch, tmp_path):
     assert {"runtime_us", "waves", "wave_skew_us"} <= set(phases)
 
 
-def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_path, capsys):
+def test_files_of_others_are_neither_mixed_with_nor_replaced(monkeypatch, tmp_path, gemm_model):
     plan, out = tmp_path / "plan.csv", tmp_path / "traces"
     write_plan([row()], plan)
     monkeypatch.setattr(tracer, "_run", None)
     with sole_writer(out):
-        assert main(["trace", "--rows", str(plan), "--output", str(out), "--device", DEVICE]) == 2
-    assert "another run is writing into" in capsys.readouterr().err
-    words = [*KERNEL, "--output", str(tmp_path / "t.csv"), "--keep", str(tmp_path), "--device", DEVICE]
-    assert main(["trace", *words]) == 2
-    assert "already holds files; expected a new folder" in capsys.readouterr().err
+        found = gemm_model("trace", "--rows", plan, "--output", out, "--device", DEVICE)
+    assert (found.code, "another run is writing into" in found.err) == (2, True)
+    found = gemm_model(*KERNEL, "--output", tmp_path / "t.csv", "--keep", tmp_path, "--device", DEVICE)
+    assert (found.code, "already holds files; expected a new folder" in found.err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.csv"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import pytest
 
@@ -18,12 +17,10 @@ def few_candidates(monkeypatch):
     monkeypatch.setattr(room_numbers("calibration"), "candidate_shapes", 25)
 
 
-def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
+def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model, answer):
     path = tmp_path / "plan.csv"
-    words = ("plan", "--gpu", "h200", "--family", "quack", "--output", path, "--format", "json")
-    answer = gemm_model(*words, "--budget", "8s")
-    assert answer.code == 0, answer.err
-    result = json.loads(answer.out)["result"]
+    words = ("plan", "--gpu", "h200", "--family", "quack", "--output", path)
+    result = answer(*words, "--budget", "8s")["result"]
     rows = rows_of_table(path, regime="burst", l2="cold")
     assert len(rows) == result["rows"]
     spent_s = sum(estimated_row_ms(row, TimingSettings()) for row in rows) / 1e3
@@ -38,7 +35,7 @@ def test_a_plan_keeps_to_its_time_and_can_be_measured(tmp_path, gemm_model):
     short = gemm_model(*words, "--budget", "0.001s")
     assert "a budget of 0.001 s buys no row" in short.err
     assert (short.code, path.read_text()) == (2, first)
-    longer = json.loads(gemm_model(*words, "--budget", "16s").out)["result"]
+    longer = answer(*words, "--budget", "16s")["result"]
     assert longer["left_unknown"] < result["left_unknown"]
 
 
@@ -57,8 +54,7 @@ def test_budgets_are_read_in_three_units():
     assert [budget(text) for text in ("90s", "1.5min", "2h")] == [90.0, 90.0, 7200.0]
 
 
-def test_a_plan_is_predicted_on_its_card(tmp_path, gemm_model):
+def test_a_plan_is_predicted_on_its_card(tmp_path, answer):
     words = ("plan", "--budget", "1s", "--dtype", "bf16", "--gpu", "b200_sxm", "--output", tmp_path / "p.csv")
-    assert gemm_model(*words).code == 0
-    found = gemm_model("predict", "--input", tmp_path / "p.csv", "--format", "json")
-    assert json.loads(found.out)["gpu"] == "b200_sxm"
+    answer(*words)
+    assert answer("predict", "--input", tmp_path / "p.csv")["gpu"] == "b200_sxm"

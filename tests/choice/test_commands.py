@@ -18,8 +18,8 @@ def test_rank_lists_the_candidates(gemm_model):
     assert "why the first" in outcome.err
 
 
-def test_rank_as_json_holds_the_predictions(gemm_model):
-    found = json.loads(gemm_model("rank", *SIZES, "--top", 2, "--format", "json").out)
+def test_rank_as_json_holds_the_predictions(answer):
+    found = answer("rank", *SIZES, "--top", 2)
     first, _ = found["result"]["choices"]
     assert first["prediction"]["predicted_us"] == first["predicted_us"] == found["rows"][0]["predicted_us"]
 
@@ -47,15 +47,14 @@ def test_a_table_is_emitted_row_by_row_with_its_caveats(gemm_model, tmp_path):
     assert "rows of b200: answered for h200" in gemm_model("rank", "--input", path, "--gpu", "h200").err
 
 
-def test_rank_across_families_against_one(gemm_model):
+def test_rank_across_families_against_one(gemm_model, answer):
     sizes = ("--m", 64, "--n", 7168, "--k", 2048)
-    found = gemm_model("rank", *sizes, "--family", "any", "--against", "triton", "--format", "json").out
-    result = json.loads(found)["result"]
+    result = answer("rank", *sizes, "--family", "any", "--against", "triton")["result"]
     assert result["against"]["kernel"] == "triton"
     triton_us = result["against"]["predicted_us"]
     for choice in result["choices"]:
         assert choice["gain"] == pytest.approx(triton_us / choice["predicted_us"] - 1)
-    alone = json.loads(gemm_model("rank", *sizes, "--family", "triton", "--top", 1, "--format", "json").out)
+    alone = answer("rank", *sizes, "--family", "triton", "--top", 1)
     assert alone["result"]["choices"][0]["predicted_us"] == triton_us
     assert alone["result"]["against"] is None
     assert "triton takes" in gemm_model("rank", *sizes, "--family", "any", "--against", "triton").err

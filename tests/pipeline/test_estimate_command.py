@@ -3,7 +3,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gemm_model.cli import main
 from gemm_model.pipeline.machine import load_machine
 
 PROBLEM_COLUMNS = ["m", "n", "k", "tile_m", "tile_n", "tile_k"]
@@ -20,18 +19,15 @@ def table(tmp_path):
     return path
 
 
-def test_the_fitted_machine_can_be_used_again(table, tmp_path, capsys):
+def test_the_fitted_machine_can_be_used_again(table, tmp_path, answer):
     fitted = tmp_path / "fitted.yaml"
-    assert main(["estimate", "--input", str(table), *START, *FIT, "--output", str(fitted)]) == 0
-    assert "36 runs" in capsys.readouterr().err
+    assert "36 runs" in answer("estimate", "--input", table, *START, *FIT, "--output", fitted)["err"]
     machine = load_machine(str(fitted))
     assert machine.load_startup_us == pytest.approx(0.565, abs=1e-3)
     assert machine.tiles == load_machine("paper_a6000").tiles
 
 
-def test_parameters_that_are_not_identified_are_named(table, capsys):
-    words = ["estimate", "--input", str(table), *START, "--fit", "math_startup_us,epilogue_us"]
-    assert main(words) == 0
-    error = capsys.readouterr().err
+def test_parameters_that_are_not_identified_are_named(table, answer):
+    error = answer("estimate", "--input", table, *START, "--fit", "math_startup_us,epilogue_us")["err"]
     assert "math_startup_us is not identified" in error
     assert "epilogue_us is not identified" in error

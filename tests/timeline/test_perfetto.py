@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gemm_model.cli import main
 from gemm_model.pipeline.machine import PipelineKernel, load_machine, with_parameters, workload
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 from gemm_model.timeline.simulator import simulate
@@ -72,8 +71,8 @@ def opened(path):
 
 
 @pytest.mark.parametrize("words", SIMULATED.values(), ids=SIMULATED.keys())
-def test_simulated_timelines_open_with_every_slice(tmp_path, words):
-    assert main(["simulate", *words, "--trace", str(tmp_path / "t.json")]) == 0
+def test_simulated_timelines_open_with_every_slice(tmp_path, words, answer):
+    answer("simulate", *words, "--trace", tmp_path / "t.json")
     slices, counters = written(tmp_path / "t.json")
     assert len(slices) > 4500
     assert opened(tmp_path / "t.json") == (slices, counters)
@@ -87,19 +86,19 @@ def test_shipped_traces_open_with_every_slice(tmp_path, path):
     assert opened(tmp_path / "t.json") == (slices, [])
 
 
-def test_the_file_that_trace_writes_opens(tmp_path):
+def test_the_file_that_trace_writes_opens(tmp_path, answer):
     kernel = ["--m", "256", "--n", "128", "--k", "128", "--cta", "128x128"]
-    places = ["--output", str(tmp_path / "t.csv"), "--trace", str(tmp_path / "t.json")]
-    assert main(["trace", *kernel, "--iket", str(write_sample(tmp_path / "iket.json")), *places]) == 0
+    places = ["--output", tmp_path / "t.csv", "--trace", tmp_path / "t.json"]
+    answer("trace", *kernel, "--iket", write_sample(tmp_path / "iket.json"), *places)
     slices, _ = opened(tmp_path / "t.json")
     assert slices == written(tmp_path / "t.json")[0]
     # The sample's first tile: MMAs from 0.512 to 0.8 us on SM 7.
     assert ("measured", "SM 7 consumer 1, warp 0", "mma", 512, 288) in slices
 
 
-def test_the_timeline_of_a_chain_opens(tmp_path):
+def test_the_timeline_of_a_chain_opens(tmp_path, answer):
     kernel = ["--m", "8192", "--k", "8192", "--previous-extra-us", "8.6", "--tune"]
-    assert main(["overlap", *kernel, "--trace", str(tmp_path / "t.json")]) == 0
+    answer("overlap", *kernel, "--trace", tmp_path / "t.json")
     slices, counters = written(tmp_path / "t.json")
     assert len(slices) > 20
     assert opened(tmp_path / "t.json") == (slices, counters)

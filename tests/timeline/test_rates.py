@@ -2,7 +2,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.cli import main
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -103,12 +102,12 @@ def test_the_machine_has_the_sms_of_the_trace_however_many_ctas_each_ran():
     assert machine.sm_count == 3
 
 
-def test_the_command_writes_a_machine_that_can_be_used(tmp_path, capsys):
+def test_the_command_writes_a_machine_that_can_be_used(tmp_path, answer):
     paths = [tmp_path / "a.csv", tmp_path / "b.csv.gz"]
     for path, tile in zip(paths, (64, 128), strict=True):
         write_trace_table(trace_of_machine(MATH_BOUND, tile, tile), path)
     mine = tmp_path / "mine.yaml"
-    assert main(["estimate", "--traces", *map(str, paths), "--output", str(mine)]) == 0
+    answer("estimate", "--traces", *paths, "--output", mine)
     assert load_machine(str(mine)).mac_per_us == pytest.approx(4e6, rel=0.01)
 
 
