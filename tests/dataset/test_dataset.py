@@ -223,10 +223,10 @@ def test_differences_by_card_are_those_of_the_ratios():
     )
     found = compare(first, second)
     assert (found.only_first, found.only_second, found.other_disposition) == (1, 1, 1)
-    by_card = {(each.first_card, each.second_card): each for each in found.differences}
-    assert by_card["all", "all"].median == pytest.approx(0.10)
-    assert by_card["A", "B"].median_ratio == pytest.approx(1.06)
-    assert by_card["A", "B"].p95 == pytest.approx(0.02 + 0.95 * 0.08)
-    assert (by_card["A", "C"].rows, by_card["A", "C"].worst) == (1, pytest.approx(0.10))
+    by_card = {(each["first_card"], each["second_card"]): each for each in found.differences}
+    assert by_card["all", "all"]["median"] == pytest.approx(0.10)
+    assert by_card["A", "B"]["median_ratio"] == pytest.approx(1.06)
+    assert by_card["A", "B"]["p95"] == pytest.approx(0.02 + 0.95 * 0.08)
+    assert (by_card["A", "C"]["rows"], by_card["A", "C"]["worst"]) == (1, pytest.approx(0.10))
     with pytest.raises(InputError, match="no timed row in common"):
         compare(first, second[second["n"] == 6])

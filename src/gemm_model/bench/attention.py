@@ -18,15 +18,11 @@ import torch
 
 from gemm_model.bench.captured_graph import captured, elapsed_us
 from gemm_model.bench.provider import KernelError
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AUTO, KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import MissingExtraError, extra_needed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-GRAPH_US = 400.0
-"""Length of a graph of equal calls [us]; all rows; chosen: events are read to half a microsecond."""
-MOST_CALLS, REPLAYS = 20, 7
-LARGEST_ERROR = 0.02
-"""Largest relative error of a checked row of O [1]; bf16 and fp16; chosen: right ones have 0.003."""
 MEASURED = (
     "runtime_us",
     "min_us",
@@ -150,10 +146,11 @@ def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tenso
 def times_us(call: Call) -> tuple[list[float], int]:
     """Times of a call in replays of a graph of equal calls, in order of size [us], and calls of a graph."""
     once = elapsed_us(call)
-    calls = max(1, min(MOST_CALLS, round(GRAPH_US / once)))
+    numbers = room_numbers("bench")
+    calls = max(1, min(int(numbers.most_attention_calls), round(numbers.attention_graph_us / once)))
     graph = captured([call] * calls)
     graph.replay()
-    return sorted(elapsed_us(graph.replay) / calls for _ in range(REPLAYS)), calls
+    return sorted(elapsed_us(graph.replay) / calls for _ in range(int(numbers.attention_replays))), calls
 
 
 def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, Any]:
@@ -164,7 +161,7 @@ def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, An
         tensors = Tensors.of(problem, "cuda")
         call = PROVIDERS[config.kernel](problem, config, tensors)
         error = relative_error(problem, tensors, call())
-        if error > LARGEST_ERROR:
+        if error > room_numbers("bench").largest_attention_error:
             return {"disposition": "wrong", "relative_error": error, "reason": "differs from fp32"}
         samples, calls = times_us(call)
     except (KernelError, RuntimeError, AssertionError, KeyError) as failed:

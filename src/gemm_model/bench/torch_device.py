@@ -23,34 +23,13 @@ from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError, Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
 from gemm_model.bench.torch_library import as_kernel_errors
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
 
 OPERAND_SEED = 20240229
-POOL_ELEMENTS = 2**30
-"""Most random numbers of a type [elements]; the pool of operands; chosen."""
-POOL_SHARE_OF_MEMORY = 32
-"""Bytes of the card for each element of the pool [B]; small cards; chosen."""
-FLUSH_L2_MULTIPLE = 4
-"""Bytes written between launches [1, of L2]; cold operands; chosen."""
-TRACED_REST_MS = 2.0
-"""Rest before a launch [ms]; launches that are traced, or timed to compare with it; eight times a kernel of
-250 us."""
 STACK_LIMIT = 0
 """Code of the limit of a thread's stack [1]; `cuCtxSetLimit`; CU_LIMIT_STACK_SIZE, CUDA driver API."""
-LEAST_STACK_BYTES, STACK_STEP_BYTES = 1024, 64
-"""Local memory of a thread [B] in the first turn, and more in each one after; CUDA's default; chosen."""
-GRAPH_LAUNCHES = 64
-EMPTY_LAUNCHES = 96
-SUSTAINED_PLACEMENTS = 4
-FEWEST_GRAPH_LAUNCHES = 4
-MOST_GRAPH_LAUNCHES = 256
-PAIRS_AT_ONCE = 8
-"""Pairs of replays between looks at their differences [1]; paired chains; chosen, even."""
-USABLE_MEMORY = 0.7
-"""Share of the card's memory that a rotation may take [1]; beside the pools of the other types; chosen."""
-WINDOW_MS = 8.0
-"""Length of one window [ms]; sustained: its mean launch time is one sample; chosen."""
 
 THROTTLE_REASONS = (
     *("idle", "app_clocks", "power_cap", "hw_slowdown", "sync_boost"),
@@ -122,9 +101,13 @@ class TorchDevice:
         self._properties = torch.cuda.get_device_properties(0)
         self.l2_bytes: int = self._properties.L2_cache_size
         self.sensors = Sensors(self.uuid)
-        elements = min(POOL_ELEMENTS, self._properties.total_memory // POOL_SHARE_OF_MEMORY)
+        numbers = room_numbers("bench")
+        share = self._properties.total_memory // int(numbers.pool_memory_share)
+        elements = min(int(numbers.pool_elements), share)
         self._pool = OperandPool("cuda", OPERAND_SEED, elements)
-        self._flush = torch.ones(FLUSH_L2_MULTIPLE * self.l2_bytes // 4, dtype=torch.float32, device="cuda")
+        self._flush = torch.ones(
+            int(numbers.flush_l2_multiple) * self.l2_bytes // 4, dtype=torch.float32, device="cuda"
+        )
         self._flush_sum = torch.zeros((), dtype=torch.float32, device="cuda")
         self._reference: tuple[Any, tuple[torch.Tensor, ...]] | None = None
         self._spin_cycles_per_ms = self._measure_spin()
@@ -161,7 +144,8 @@ class TorchDevice:
 
     def displace(self, turn: int) -> None:
         """Move memory that the driver keeps for kernels, such as spilled registers, to another place each turn."""
-        stack_bytes = LEAST_STACK_BYTES + turn * STACK_STEP_BYTES
+        numbers = room_numbers("bench")
+        stack_bytes = int(numbers.least_stack_bytes + turn * numbers.stack_step_bytes)
         code = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(STACK_LIMIT, ctypes.c_size_t(stack_bytes))
         if code != 0:
             raise KernelError(
@@ -183,7 +167,7 @@ class TorchDevice:
         """Operands of each launch of a rotation, in part i of n of the memory; raises OutOfMemoryError."""
         needed_gb = rotation.footprint_bytes(problem) * part[1] / 1e9
         memory_gb = self._properties.total_memory / 1e9
-        if needed_gb > USABLE_MEMORY * memory_gb:
+        if needed_gb > room_numbers("bench").usable_memory * memory_gb:
             raise OutOfMemoryError(
                 f"a rotation of {rotation.weights} copies of the weights needs {needed_gb:.1f} GB; "
                 f"this card has {memory_gb:.1f} GB"
@@ -233,8 +217,10 @@ class TorchDevice:
         """Windows of graph replays, one placement each, in turn; those after the settling time count."""
         launches[0]()
         estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
-        repeats = min(GRAPH_LAUNCHES, max(1, round(WINDOW_MS / estimate_ms)))
-        graphs = [captured([launch] * repeats) for launch in launches[:SUSTAINED_PLACEMENTS]]
+        numbers = room_numbers("bench")
+        repeats = min(int(numbers.window_graph_launches), max(1, round(numbers.window_ms / estimate_ms)))
+        placed = launches[: int(numbers.sustained_placements)]
+        graphs = [captured([launch] * repeats) for launch in placed]
         return self._settled(graphs, repeats, estimate_ms, settings.settle_ms, settings.sustained_ms)
 
     def time_graph(self, launches: Sequence[Launch], settings: TimingSettings, *, settled: bool) -> Timing:
@@ -266,7 +252,7 @@ class TorchDevice:
         one, other = (captured(list(each) * turns, keep_graph=True) for each in (first, second))
         columns = {"graph_launches": count, "programmatic_edges": programmatic_edges(one)}
         rest_ms = _rest_ms(count * estimate_ms, settings)
-        order = in_turn(one.replay, other.replay, PAIRS_AT_ONCE)
+        order = in_turn(one.replay, other.replay, int(room_numbers("bench").pairs_at_once))
         # The first replays also upload the graphs.
         self._spaced_launches(order[:2], rest_ms, 2)
         end = time.monotonic() + settings.pair_budget_ms / 1e3
@@ -282,8 +268,10 @@ class TorchDevice:
         """Milliseconds of a launch, roughly, and how many turns of the launches a graph holds."""
         launches[0]()
         estimate_ms = self._spaced_launches(launches, settings.spin_ms, 1)[0]
-        turns = math.ceil(max(settings.graph_ms / estimate_ms, FEWEST_GRAPH_LAUNCHES) / len(launches))
-        return estimate_ms, max(1, min(turns, MOST_GRAPH_LAUNCHES // len(launches)))
+        numbers = room_numbers("bench")
+        wanted = max(settings.graph_ms / estimate_ms, numbers.fewest_graph_launches)
+        most = int(numbers.most_graph_launches) // len(launches)
+        return estimate_ms, max(1, min(math.ceil(wanted / len(launches)), most))
 
     def _settled(
         self,
@@ -298,7 +286,7 @@ class TorchDevice:
         A window is launched before the sensors are read for the one before, so that the card never rests:
         rests of 1 % let a capped card run 2.5 % faster.
         """
-        replays = max(1, round(WINDOW_MS / (repeats * estimate_ms)))
+        replays = max(1, round(room_numbers("bench").window_ms / (repeats * estimate_ms)))
         turns = cycle(graphs)
         kept_us: list[float] = []
         states: list[dict[str, Any]] = []
@@ -335,7 +323,7 @@ class TorchDevice:
 
     def rested_launches(self, launch: Launch, count: int) -> None:
         """Launch `count` times, each on a rested card with a cold L2, and wait for the end."""
-        self._spaced_launches([launch], TRACED_REST_MS, count, flush=True)
+        self._spaced_launches([launch], room_numbers("bench").traced_rest_ms, count, flush=True)
 
     def kernel_times_us(self, launch: Launch, count: int) -> list[float]:
         """Durations of the launch's longest kernel, without launch overhead, over `count` rested launches.
@@ -374,8 +362,8 @@ class TorchDevice:
     def empty_kernel_us(self) -> float:
         """What a burst row reads for a kernel of no work: it differs by half a microsecond among hosts."""
         empty = partial(torch.cuda._sleep, 0)
-        spin_ms = TimingSettings().spin_ms
-        return 1e3 * statistics.median(self._spaced_launches([empty], spin_ms, EMPTY_LAUNCHES, flush=True))
+        spin_ms, count = TimingSettings().spin_ms, int(room_numbers("bench").empty_launches)
+        return 1e3 * statistics.median(self._spaced_launches([empty], spin_ms, count, flush=True))
 
     def _measure_spin(self) -> float:
         """Cycles of torch's one-thread spin in a millisecond."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +128,7 @@ def _diff(args: argparse.Namespace) -> Document:
     from gemm_model.dataset.compare import compare
 
     found = compare(_measurements(args.dataset), _measurements(args.tables[0]))
-    rows = [asdict(difference) for difference in found.differences]
+    rows = found.differences
     apart = (
         f"{found.only_first} rows only in {args.dataset}, {found.only_second} only in {args.tables[0]}, "
         f"{found.other_disposition} in both without two times"

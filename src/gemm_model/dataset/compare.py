@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,25 +19,13 @@ SAME_ROW = (
 """Columns that identify the same measurement in two tables, as far as both tables have them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Times of one pair of cards, second over first."""
-
-    first_card: str
-    second_card: str
-    rows: int
-    median_ratio: float
-    median: float
-    """Median of |ratio - 1|."""
-    p95: float
-    worst: float
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Differences for all pairs of cards together, then for each pair, and the number of rows left out."""
 
-    differences: list[Difference]
+    differences: list[dict[str, Any]]
+    """Cards, rows, the median of the ratios of their times (second over first), and median, p95 and worst of
+    |ratio - 1|."""
     only_first: int
     only_second: int
     other_disposition: int
@@ -75,15 +64,15 @@ def _by_row(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return table.groupby(keys, sort=False, as_index=False).agg({"runtime_us": "median", "gpu_uuid": "first"})
 
 
-def _difference(first_card: str, second_card: str, rows: pd.DataFrame) -> Difference:
+def _difference(first_card: str, second_card: str, rows: pd.DataFrame) -> dict[str, Any]:
     ratio = rows["runtime_us_2"].to_numpy() / rows["runtime_us_1"].to_numpy()
     off = np.abs(ratio - 1.0)
-    return Difference(
-        first_card=first_card,
-        second_card=second_card,
-        rows=len(rows),
-        median_ratio=float(np.median(ratio)),
-        median=float(np.median(off)),
-        p95=float(np.percentile(off, 95)),
-        worst=float(off.max()),
-    )
+    return {
+        "first_card": first_card,
+        "second_card": second_card,
+        "rows": len(rows),
+        "median_ratio": float(np.median(ratio)),
+        "median": float(np.median(off)),
+        "p95": float(np.percentile(off, 95)),
+        "worst": float(off.max()),
+    }
