@@ -45,7 +45,7 @@ def test_sizes_may_be_numpy_s_integers():
     "name",
     [
         *("Prediction", "GemmProblem", "KernelConfig", "Epilogue", "Ranker"),
-        *("predict", "predict_table", "rank", "explain", "load_gpu"),
+        *("predict", "predict_table", "rank", "explain", "load_gpu", "predict_model"),
     ],
 )
 def test_help_tells_fields_and_errors_and_its_example_runs(name):

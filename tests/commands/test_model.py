@@ -227,6 +227,8 @@ def test_prices_say_which_card_serves_a_token_cheapest(gemm_model, tmp_path):
     for card, price in (("h200", 9.0), ("l40s", 0.1)):
         expected = passes[card]["us_per_token"] * 1e6 / 3.6e9 * price
         assert passes[card]["usd_per_million_tokens"] == pytest.approx(expected)
+    slower = passes["l40s"]["total_us"] / passes["h200"]["total_us"]
+    assert [(each["ratio"], each["inside_bands"]) for each in passes.values()] == [(1, "yes"), (slower, "no")]
     assert document["notes"][0].startswith("decode: l40s serves a token cheapest")
     assert {row["gpu"] for row in document["rows"]} == {"h200", "l40s"}
 

@@ -43,12 +43,13 @@ def test_clocks_of_an_epilogue(batch, clk):
     assert epilogue_clk(batch, found_of(batch), numbers().epilogue) == pytest.approx(clk)
 
 
-def test_cooperative_warpgroups_hide_a_quarter_of_the_shorter_phase():
-    batch = row(cta_m=128, cta_n=128)
-    assert period(batch, 5000.0, 1000.0) == pytest.approx(6000 - 250 + 400)
-    assert period(batch, 600.0, 1000.0) == pytest.approx(1600 - 150 + 400)
+@pytest.mark.parametrize(("waves", "apart"), [(1, 1 / 7), (6, 1 / 2), (54, 9 / 10)])
+def test_cooperative_warpgroups_drift_apart_until_they_hide_a_quarter_of_the_shorter_phase(waves, apart):
+    batch = row((128, waves * 132 * 128, 4096), cta_m=128, cta_n=128)
+    assert period(batch, 5000.0, 1000.0) == pytest.approx(6000 - 250 * apart + 400)
+    assert period(batch, 600.0, 1000.0) == pytest.approx(1600 - 150 * apart + 400)
     # After the last tile nothing hides it.
-    assert exposed(batch, 5000.0, 1000.0) == pytest.approx(250)
+    assert exposed(batch, 5000.0, 1000.0) == pytest.approx(250 * apart)
     alone = row(cta_m=64, cta_n=128)
     assert period(alone, 5000.0, 1000.0) == pytest.approx(6400)
     assert exposed(alone, 5000.0, 1000.0) == 0

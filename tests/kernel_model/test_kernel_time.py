@@ -134,10 +134,12 @@ def test_waves_are_mainloop_epilogue_and_fixed_clocks():
     times = times_of(batch, COMPUTE_ONLY)
     mainloop = 64 * (656**8 + 150**8) ** (1 / 8)
     epilogue = 2048 + 4 * 48
-    clk = mainloop + 0.75 * epilogue + 400
+    # A quarter of the epilogue is hidden once warpgroups have drifted apart, a seventh of that in the first tile.
+    hidden = 0.25 / 7 * epilogue
+    clk = mainloop + epilogue - hidden + 400
     assert times.sm_clk_mhz == pytest.approx(1980)
     assert times.waves_us == pytest.approx(clk / 1980)
-    assert times.exposed_us == pytest.approx(0.25 * epilogue / 1980)
+    assert times.exposed_us == pytest.approx(hidden / 1980)
     assert times.tensor_us == pytest.approx(mainloop / 1980)
     assert times.epilogue_us == pytest.approx(epilogue / 1980)
 
@@ -146,7 +148,7 @@ def test_waves_are_mainloop_epilogue_and_fixed_clocks():
 def test_a_partial_wave_takes_as_long_as_its_tiles(quantized, waves):
     known = numbers({"whole_waves.quantized": quantized})
     known = known.without(["port", "latency", "l2", "dram", "clock", "edge_tiles"])
-    full, further = (times_of(row((128, n * 128, 4096), cta_m=128, cta_n=128), known) for n in (132, 133))
+    full, further = (times_of(row((64, n * 128, 4096), cta_m=64, cta_n=128), known) for n in (132, 133))
     assert further.waves_us == pytest.approx(waves * full.waves_us)
 
 

@@ -490,8 +490,11 @@ def test_without_catboost_training_names_the_extra(monkeypatch, gemm_model, tmp_
     with pytest.raises(MissingExtraError, match=r"gemm-model\[residual\]"):
         train(np.zeros((2, 3), dtype=np.float32), np.zeros(3))
     table = tmp_path / "table.csv"
+    words = ("calibrate", "--input", table, "--output", tmp_path / "c.yaml")
+    measured(8).drop(columns="runtime_us").to_csv(table, index=False)
+    assert "column 'runtime_us' is missing" in gemm_model(*words).err
     measured(8).to_csv(table, index=False)
-    outcome = gemm_model("calibrate", "--input", table, "--output", tmp_path / "c.yaml")
+    outcome = gemm_model(*words)
     assert outcome.code == 3
     assert "gemm-model[residual]" in outcome.err
     assert not (tmp_path / "c.yaml").exists()

@@ -11,6 +11,7 @@ from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refu
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.core.fields import number_text
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 
@@ -90,10 +91,10 @@ def why_not(ranking: AttentionRanking, config: AttentionConfig, model: Attention
         return f"it cannot run: {reason}"
     found = attention_difference(replace(other, config=ranking.best.config), other)
     if found.us <= 0.0:
-        return f"it is as fast as the best: {found.second_us:.4g} us"
+        return f"it is as fast as the best: {number_text(found.second_us)} us"
     waits = [f"{name} {us:+.3g} us" for by, name, us in found.rows if by == "resource" and us > 0.0]
-    more = f"{found.us / found.first_us:.1%} more than the best ({found.first_us:.4g} us)"
-    return f"predicted {found.second_us:.4g} us, {more}: it waits for {', '.join(waits)}"
+    more = f"{found.us / found.first_us:.1%} more than the best ({number_text(found.first_us)} us)"
+    return f"predicted {number_text(found.second_us)} us, {more}: it waits for {', '.join(waits)}"
 
 
 def flash_attn_arguments(problem: AttentionProblem, config: AttentionConfig) -> dict[str, object]:

@@ -225,11 +225,11 @@ def calibrate(
     hold-out, such as the `map` of an executor. Raises InputError for tables that cannot be calibrated on, and
     MissingExtraError for a residual without CatBoost.
     """
-    if choices.trains_residual:
-        catboost()
     listed = {size for path in choices.hold_out_lists for size in _asked_sizes(read_table(path))}
     family = measured_family(choices.family, inputs, gpu)
     data = load_tables(inputs, gpu, family)
+    if choices.trains_residual:
+        catboost()
     base = choices.donor or calibration_for(gpu, family.name)[0]
     steps = _Steps(progress)
     run = _Run(gpu, family, base, choices, steps, run_all, listed)

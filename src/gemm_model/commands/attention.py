@@ -16,6 +16,7 @@ from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import number_text
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.comparison import Difference
@@ -242,7 +243,7 @@ def explain(args: argparse.Namespace) -> Document:
     def text() -> str:
         told = [(each.name, f"{each.elasticity:.0%}", each.meaning) for each in found.units]
         units = [dict(zip(("unit", "elasticity", "what it is"), each, strict=True)) for each in told]
-        first = f"predicted {prediction.runtime_us:.4g} us, limited by {found.limiter}"
+        first = f"predicted {number_text(prediction.runtime_us)} us, limited by {found.limiter}"
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
     return common.document(chosen, result=plain(result), rows=change_rows(found.what_if), text=text)
@@ -254,7 +255,10 @@ def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> 
     timeline, blocks, found = simulate_kernel(world.problem, world.config, world.model)
     result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
     parts = drawn(args, timeline, world.problem.name)
-    parts["notes"] += [f"a tile of {blocks} key blocks; all take {found.runtime_us:.4g} us", *found.caveats]
+    parts["notes"] += [
+        f"a tile of {blocks} key blocks; all take {number_text(found.runtime_us)} us",
+        *found.caveats,
+    ]
     return common.document(chosen, result={**result, "k_tiles": blocks, "stages": timeline.stages}, **parts)
 
 

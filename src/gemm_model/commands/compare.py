@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -57,11 +58,11 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
     """The answer of each card beside that of the first."""
     found = {card: answer(but(args, gpu=card)) for card in cards_asked(args)}
     first = next(iter(found.values())).prediction
-    rows = [
-        {"gpu": card, **each.row, "ratio": each.prediction.runtime_us / first.runtime_us}
-        | {"inside_bands": _inside(first, each.prediction), **each.beside}
-        for card, each in found.items()
-    ]
+    rows = []
+    for card, each in found.items():
+        ratio = each.prediction.runtime_us / first.runtime_us
+        inside_bands = inside(ratio, first.error_band, each.prediction.error_band)
+        rows.append({"gpu": card, **each.row, "ratio": ratio, "inside_bands": inside_bands, **each.beside})
     return Document(
         model=common.settings(but(args, gpu=rows[0]["gpu"])).model,
         result={"compared_with": rows[0]["gpu"]},
@@ -118,9 +119,9 @@ def caveats(answers: Iterable[Answer]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(each.prediction.caveats for each in answers)))
 
 
-def _inside(first: Prediction, other: Prediction) -> str | None:
-    """Whether two times lie within each other's bands; nothing where one has none."""
-    if first.error_band is None or other.error_band is None:
+def inside(ratio: float, *bands: float | None) -> str | None:
+    """Whether two times of that ratio lie within each other's bands; nothing where one has none."""
+    known = [1.0 + band for band in bands if band is not None]
+    if len(known) < len(bands):
         return None
-    ratio = max(first.runtime_us / other.runtime_us, other.runtime_us / first.runtime_us)
-    return "yes" if ratio <= (1.0 + first.error_band) * (1.0 + other.error_band) else "no"
+    return "yes" if max(ratio, 1.0 / ratio) <= math.prod(known) else "no"

@@ -13,7 +13,7 @@ from gemm_model.choice.expected import ExpectedTime, rank_routing
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.core.errors import InputError
-from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.core.fields import kernel_fields, number_text, problem_fields, signed_text
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
@@ -238,7 +238,7 @@ def _beside(chosen: Settings, asked: dict[str, Any], found: Measured) -> Documen
 def _measured_text(found: Measured) -> str:
     within = {None: "", True: ", within the band", False: ", beyond the band"}[found.in_band]
     lines = [
-        f"measured {found.measured_us:.4g} us, {_predicted(found.prediction)}: {found.us:+.4g} us "
+        f"measured {number_text(found.measured_us)} us, {_predicted(found.prediction)}: {signed_text(found.us)} us "
         f"({found.us / found.prediction.runtime_us:+.1%}){within}",
         "",
         "COULD COME FROM, each alone: how many times as long it would take (slowdown), and what the intervals of",
@@ -248,8 +248,11 @@ def _measured_text(found: Measured) -> str:
 
 
 def _difference_text(found: Difference, first: str, second: str) -> str:
-    lines = [f"{found.first_us:10.4g} us: {first}", f"{found.second_us:10.4g} us: {second}"]
-    lines.append(f"{found.us:+10.4g} us")
+    lines = [
+        f"{number_text(found.first_us):>10} us: {first}",
+        f"{number_text(found.second_us):>10} us: {second}",
+    ]
+    lines.append(f"{signed_text(found.us):>10} us")
     titles = {
         "BY SETTING, us that add up: the mean over the orders of changing them": found.by_setting,
         "BY RESOURCE, us that add up: what each kernel waits for": found.by_resource,
@@ -269,7 +272,7 @@ def _bars(parts: Sequence[tuple[str, float, float]], whole_us: float) -> Iterato
     for name, start_us, added_us in parts:
         first, last = (round(BAR * each / whole_us) for each in sorted((start_us, start_us + added_us)))
         bar = " " * first + ("#" if added_us >= 0 else "-") * (last - first)
-        yield f"{name:{width}} {added_us:+9.4g} us {bar}".rstrip()
+        yield f"{name:{width}} {signed_text(added_us):>9} us {bar}".rstrip()
 
 
 def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
@@ -311,8 +314,8 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     notes = []
     if others:
         notes.append(
-            f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {other_us:.4g} us of "
-            f"{total_us:.4g} us: their names tell no GEMM"
+            f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {number_text(other_us)} us of "
+            f"{number_text(total_us)} us: their names tell no GEMM"
         )
     if unknown := sum(row["predicted_us"] is None for row in rows):
         notes.append(
@@ -357,11 +360,11 @@ def _text(world: World, found: Explanation) -> str:
     ]
     if share:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
-        lines.append(f"residual: {added_us:+.4g} us ({share:+.1%} of the formulas' time)")
+        lines.append(f"residual: {signed_text(added_us)} us ({share:+.1%} of the formulas' time)")
     lines.append(f"waves: {found.wave_occupancy:.1%} of their resident clusters have a tile")
     limited = [
         f"{each.name:{width}} {each.elasticity:6.1%} {'#' * round(BAR * max(each.elasticity, 0.0)):{BAR}} "
-        f"{each.time_us:.4g} us alone"
+        f"{number_text(each.time_us)} us alone"
         for each in found.mechanisms
     ]
     way = found.way_to_peak
@@ -381,4 +384,4 @@ def _text(world: World, found: Explanation) -> str:
 
 def _predicted(prediction: Prediction) -> str:
     band = "" if prediction.error_band is None else f" +- {prediction.error_band:.1%}"
-    return f"predicted {prediction.runtime_us:.4g} us{band}"
+    return f"predicted {number_text(prediction.runtime_us)} us{band}"

@@ -12,6 +12,7 @@ from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import number_text
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -108,6 +109,6 @@ def expected_fields(expected: Any) -> dict[str, Any]:
 def expected_text(expected: Any) -> str:
     """An `ExpectedTime` as a sentence."""
     return (
-        f"expected over {expected.routings} routings: {expected.mean_us:.4g} us, 95 % within "
-        f"{expected.p95_us:.4g} us, all within {expected.longest_us:.4g}; the routing in the middle:"
+        f"expected over {expected.routings} routings: {number_text(expected.mean_us)} us, 95 % within "
+        f"{number_text(expected.p95_us)} us, all within {number_text(expected.longest_us)}; the routing in the middle:"
     )

@@ -114,3 +114,8 @@ def number_text(value: float, digits: int = 4) -> str:
     if abs(value) < LARGEST_IN_FULL and abs(value) >= 10.0 ** (digits - 1):
         return f"{value:.0f}"
     return f"{value:.{digits}g}"
+
+
+def signed_text(value: float, digits: int = 4) -> str:
+    """The same with its sign."""
+    return f"{'+' if value >= 0 else ''}{number_text(value, digits)}"

@@ -347,6 +347,11 @@ def _contradictions(gpu: GpuSpec) -> list[str]:
             f"dram_read_gb_per_s is {gpu.dram_read_gb_per_s:g}; expected at most {gpu.dram_gb_per_s:.0f}, "
             "the bus width times two transfers of dram_clk_mhz"
         )
+    sms, tpcs = gpu.sm_count, sum(map(len, gpu.tpc_rounds))
+    if (alone := gpu.resident_clusters.get(1, sms)) != sms:
+        found.append(f"resident_clusters.1 is {alone}; expected sm_count, {sms}")
+    if 0 < 2 * tpcs < sms:
+        found.append(f"tpc_rounds holds {tpcs} TPCs of two SMs; expected those of sm_count, {sms}")
     idle_w, cap_w = gpu.idle_power_w, gpu.power_cap_w
     if cap_w is not None and gpu.resting_w >= cap_w:
         found.append(f"idle_power_w is {idle_w:g}; expected less than power_cap_w, {cap_w:g}")

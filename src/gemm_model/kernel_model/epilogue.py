@@ -237,12 +237,14 @@ def exposed_clk(kernel: KernelWaves, epilogue: Values, hidden: Values) -> Values
 def hidden_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, load_clk: Values = 0.0) -> Values:
     """Clocks that cooperative warpgroups hide of a tile's epilogue and the next tile's mainloop.
 
-    Negative where each CTA computes one tile: it hides nothing, and waits `load_clk` for its first load.
+    They begin in step and drift apart from tile to tile. Negative where each CTA computes one tile: it hides
+    nothing, and waits `load_clk` for its first load.
     """
     if not kernel.family.tile_period.persistent:
         return -load_clk
-    apart_clk = kernel.numbers.epilogue.apart * minimum(mainloop, epilogue)
-    return where(kernel.resources.warpgroups > 1.0, apart_clk, 0.0)
+    tiles = kernel.schedule.waves
+    apart = kernel.numbers.epilogue.apart * tiles / (tiles + room_numbers("kernel_model").apart_tiles)
+    return where(kernel.resources.warpgroups > 1.0, apart * minimum(mainloop, epilogue), 0.0)
 
 
 def _double_buffered(kernel: KernelWaves) -> Flags:

@@ -128,7 +128,8 @@ def _mma_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     """The MMAs of a k tile with the promotion of their accumulators [clk].
 
     Warpgroups that share a tile take turns on the tensor cores. A k tile lasts as long as the MMAs of all of
-    them, or as the MMAs and additions of one of them, whichever is longer.
+    them, or as the MMAs and additions of one of them, whichever is longer. Once in a tile the last one's additions,
+    or the first one's MMAs, have no other one's work beside them.
     """
     batch, resources, numbers = kernel.batch, kernel.resources, kernel.numbers
     flop = 2.0 * batch.cta_m * batch.cta_n * resources.cta_k
@@ -136,10 +137,12 @@ def _mma_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     together = mma + numbers.tensor.issue_clk
     if resources.slow_sums is False:
         return together
-    promoted = mma / resources.warpgroups + _promotion_clk(batch, resources, numbers.promotion)
+    own = mma / resources.warpgroups
+    promoted = own + _promotion_clk(batch, resources, numbers.promotion)
     alone = _scaled_clk(batch, promoted, numbers, scale_misses)
     order = numbers.overlap.loads_dram_order
-    slow = where(resources.warpgroups > 1.0, smooth_maximum(together, alone, order), alone)
+    in_turn = smooth_maximum(together, alone, order) + minimum(own, alone - own) / kernel.schedule.k_tiles
+    slow = where(resources.warpgroups > 1.0, in_turn, alone)
     return where(resources.slow_sums, slow, together)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.config import read_toml
-from gemm_model.core.fields import number_text
+from gemm_model.core.fields import number_text, signed_text
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.kernel_model.explanation import WhatIf
 from gemm_model.report.document import text_table
@@ -66,7 +66,9 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
     ]
     if prediction.residual_share is not None:
         added_us = prediction.phases_us[RESIDUAL_PHASE]
-        lines.append(f"{INDENT}{RESIDUAL_PHASE}: {added_us:+.6g} ({prediction.residual_share:+.1%})")
+        lines.append(
+            f"{INDENT}{RESIDUAL_PHASE}: {signed_text(added_us, 6)} ({prediction.residual_share:+.1%})"
+        )
     if prediction.details:
         lines.append("DETAILS")
         lines += [f"{INDENT}{name}: {number_text(value, 6)}" for name, value in prediction.details.items()]

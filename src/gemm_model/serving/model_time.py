@@ -131,6 +131,14 @@ def predict_model(
     (the clock has settled under the power cap, as on a busy server) or 'graph' (a rested card); `routing` that
     of tokens to experts. Raises InputError for what is no transformer, a parallelism that does not divide it,
     and weights that no kernel of the model multiplies on the card.
+
+    >>> from gemm_model import Parallelism, Step, predict_model
+    >>> step = Step(batch=32, keys=2048)
+    >>> found = predict_model("examples/llama_8b.json", step, "h200", Parallelism(tensor=2))
+    >>> [(each.part.name, each.part.count) for each in found.parts][:2]
+    [('qkv', 32), ('attention', 32)]
+    >>> found.step.phase, 3000 < found.total_us < 4000, found.error_band < 0.1
+    ('decode', True, True)
     """
     require_one_of(f"regime is {regime!r}", regime, REGIMES)
     Routing.parse(routing, experts=2, tokens=1)

@@ -107,8 +107,8 @@ def notes_on_strange(frame: pd.DataFrame, strange: Collection[str], known: Colle
     """A sentence on the columns that nothing reads; raises InputError for one that looks like a slip."""
     unread = [column for column in strange if not _FIGURE.fullmatch(column)]
     for column in unread:
-        near = get_close_matches(column.lower(), known, 1, _ALIKE) if len(column) >= _SHORTEST else []
-        if near:
+        near = get_close_matches(column.lower(), (*known, *ALIASES), 1, _ALIKE)
+        if near and len(column) >= _SHORTEST:
             raise InputError(
                 f"{table_name(frame)}: column {column!r} is not known; did you mean {near[0]!r}? "
                 "(a column of another meaning needs a name less alike)"

@@ -726,7 +726,7 @@ def _flag_of(text: str) -> int:
 def _reject(frame: pd.DataFrame, name: str, bad: BoolArray, expected: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise _bad_value(frame, name, row, f"{frame[name].iloc[row]!r}; expected {expected}")
+        raise _bad_value(frame, name, row, f"{frame[name].tolist()[row]!r}; expected {expected}")
 
 
 def _bad_value(frame: pd.DataFrame, name: str, row: int, what: str) -> InputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemm_model.attention.choice import AttentionRanking
 from gemm_model.attention.explanation import AttentionExplanation
+from gemm_model.core.fields import number_text
 from gemm_model.report.page.content import Fact, Page, band_text, bars
 from gemm_model.report.page.kernel import what_if_bars
 
@@ -26,7 +27,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
         subtitle=f"{len(ranking.choices)} configurations on {gpu}; explained is the fastest",
         facts=[
             Fact(label="Best kernel", value=ranking.best.config.name, note=ranking.reason),
-            Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
+            Fact(label="Predicted", value=f"{number_text(best.runtime_us)} us", note=band_text(best)),
             Fact(label="Speed", value=f"{speed:.4g}", note="TFLOP/s"),
             Fact(label="Limiter", value=explanation.limiter, note="what a faster unit gains most"),
             Fact(label="Gain", value=f"{ranking.gain:.1%}", note="over the library's own choice"),

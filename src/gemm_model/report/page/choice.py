@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_model.choice.selection import Choice, Ranking
+from gemm_model.core.fields import number_text
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, band_text, points
 
@@ -51,7 +52,7 @@ def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[Fact]:
             value=f"{config.cta_m}x{config.cta_n}",
             note=f"cluster {config.cluster_m}x{config.cluster_n}, {config.schedule}",
         ),
-        Fact(label="Predicted", value=f"{best.runtime_us:.4g} us", note=band_text(best)),
+        Fact(label="Predicted", value=f"{number_text(best.runtime_us)} us", note=band_text(best)),
         Fact(label="Speed", value=f"{problem.flop / best.runtime_us / 1e6:.4g}", note="TFLOP/s"),
         Fact(label="Limiter", value=limited_by or best.limiter, note="of the best kernel"),
         Fact(
@@ -219,6 +220,6 @@ def _slower(choice: Choice, ranking: Ranking) -> float:
 def _description(choice: Choice, ranking: Ranking) -> str:
     prediction = choice.prediction
     return (
-        f"<b>{kernel_name(choice.candidate)}</b><br>{prediction.runtime_us:.4g} us {band_text(prediction)}<br>"
+        f"<b>{kernel_name(choice.candidate)}</b><br>{number_text(prediction.runtime_us)} us {band_text(prediction)}<br>"
         f"{_slower(choice, ranking):.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
     )

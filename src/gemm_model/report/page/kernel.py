@@ -8,6 +8,7 @@ from typing import Any
 
 from gemm_model.attention.explanation import AttentionExplanation
 from gemm_model.choice.selection import Ranking
+from gemm_model.core.fields import number_text, signed_text
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
@@ -41,7 +42,11 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
         title=gemm_title(problem),
         subtitle=name,
         facts=[
-            Fact(label="Predicted", value=f"{prediction.runtime_us:.4g} us", note=band_text(prediction)),
+            Fact(
+                label="Predicted",
+                value=f"{number_text(prediction.runtime_us)} us",
+                note=band_text(prediction),
+            ),
             Fact(label="Limited by", value=limits(explanation.limiter, explanation.ties)),
             Fact(label="Speed", value=f"{achieved['tflop_per_s']:.4g}", note="TFLOP/s"),
             Fact(label="Of the roofline", value=f"{achieved['share_of_roofline']:.1%}"),
@@ -56,10 +61,10 @@ def difference_page(title: str, found: Difference, first: str, second: str) -> P
     parts = {"setting": found.by_setting, "resource": found.by_resource}
     return Page(
         title=title,
-        subtitle=f"where {found.us:+.4g} us come from, between {first} and {second}",
+        subtitle=f"where {signed_text(found.us)} us come from, between {first} and {second}",
         facts=[
-            Fact(label="First", value=f"{found.first_us:.4g} us", note=first),
-            Fact(label="Second", value=f"{found.second_us:.4g} us", note=second),
+            Fact(label="First", value=f"{number_text(found.first_us)} us", note=first),
+            Fact(label="Second", value=f"{number_text(found.second_us)} us", note=second),
             Fact(label="Difference", value=f"{found.us / found.first_us:+.1%}"),
         ],
         figures=[_steps(found, f"By {name}", added) for name, added in parts.items()],
@@ -84,7 +89,7 @@ def _steps(found: Difference, title: str, added: Mapping[str, float]) -> Figure:
     parts = sorted(added.items(), key=lambda part: part[1])
     ends_us = list(accumulate((added_us for _, added_us in parts), initial=found.first_us))
     shown = [("first kernel", found.first_us), *parts, ("second kernel", found.second_us)]
-    texts = [(name, value_us, f"<b>{name}</b>: {value_us:.4g} us") for name, value_us in shown]
+    texts = [(name, value_us, f"<b>{name}</b>: {number_text(value_us)} us") for name, value_us in shown]
     note = "From the time of the first kernel to that of the second, in us that add up."
     return bars(title, note, "us", texts, [0.0, *ends_us[:-1], 0.0])
 
@@ -154,7 +159,11 @@ def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec)
 def what_if_bars(explanation: Explanation | AttentionExplanation) -> Figure:
     """Bars of the time saved by each what-if, best first."""
     shown = [
-        (each.change, 100.0 * (1.0 - each.relative), f"<b>{each.change}</b><br>{each.runtime_us:.4g} us")
+        (
+            each.change,
+            100.0 * (1.0 - each.relative),
+            f"<b>{each.change}</b><br>{number_text(each.runtime_us)} us",
+        )
         for each in explanation.what_if
     ]
     note = "How much time each change would save, all else as it is."
@@ -167,7 +176,7 @@ def mechanism_bars(explanation: Explanation) -> Figure:
         (
             each.name,
             100.0 * each.elasticity,
-            f"<b>{each.name}</b>: {each.meaning}<br>{each.elasticity:.1%}; alone {each.time_us:.4g} us",
+            f"<b>{each.name}</b>: {each.meaning}<br>{each.elasticity:.1%}; alone {number_text(each.time_us)} us",
         )
         for each in explanation.mechanisms
     ]
@@ -182,7 +191,7 @@ def mechanism_bars(explanation: Explanation) -> Figure:
 def way_to_peak_bars(explanation: Explanation) -> Figure:
     """The steps from the roofline to the prediction, each where the one before ends."""
     shown = [
-        (step.name, step.added_us, f"<b>{step.name}</b>: {step.added_us:+.4g} us")
+        (step.name, step.added_us, f"<b>{step.name}</b>: {signed_text(step.added_us)} us")
         for step in explanation.way_to_peak
     ]
     starts_us = [0.0, *accumulate(added_us for _, added_us, _ in shown[:-1])]
@@ -216,7 +225,7 @@ def wave_timeline(prediction: Prediction) -> Figure:
                 "y": [100.0 * fill for fill in fills],
                 "marker": {"color": COLORS[code % len(COLORS)], "line": {"color": "@surface", "width": 1}},
                 "text": [
-                    f"<b>{label}</b><br>{length_us:.4g} us from {begin_us:.4g} us"
+                    f"<b>{label}</b><br>{number_text(length_us)} us from {number_text(begin_us)} us"
                     for label, begin_us in zip(labels, starts_us, strict=True)
                 ],
                 "textposition": "none",

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.config import read_toml
+from gemm_model.core.fields import number_text
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.report.page.content import Fact, Figure, Page
 from gemm_model.timeline import simulator
@@ -38,7 +39,7 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
         title=title,
         subtitle=f"One SM's producer/consumer pipeline, {shown}",
         facts=[
-            Fact(label="Runtime", value=f"{timeline.runtime_us:.4g} us"),
+            Fact(label="Runtime", value=f"{number_text(timeline.runtime_us)} us"),
             Fact(label="Ring", value=f"{timeline.stages} stages"),
             Fact(label="Consumers wait", value=f"{waiting:.0%}", note="of the time"),
         ],
@@ -64,7 +65,7 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
         title=title,
         subtitle=f"CTA {cta}: its warps, their waits and the ring of stages",
         facts=[
-            Fact(label="Runtime", value=f"{trace.info.runtime_us:.4g} us"),
+            Fact(label="Runtime", value=f"{number_text(trace.info.runtime_us)} us"),
             Fact(label="Ring", value=f"{trace.info.stages} stages"),
             Fact(label="Consumers wait", value=f"{phases['consumers wait']:.3g} us", note="each, in all"),
             Fact(label="A k tile", value=f"{phases['k tile']:.3g} us"),
@@ -129,7 +130,7 @@ def _bars(name: str, color: str, rows: pd.DataFrame) -> dict[str, Any]:
         "marker": {"color": color, "line": {"color": "@surface", "width": 0.5}},
         "text": [
             f"<b>{row.role}: {name}{f' for {row.detail}' if name == 'wait' else ''}</b><br>"
-            f"{length_us:.4g} us from {row.start_us:.4g} us<br>{row.where}"
+            f"{number_text(length_us)} us from {number_text(row.start_us)} us<br>{row.where}"
             for row, length_us in zip(rows.itertuples(), lengths_us, strict=True)
         ],
         "textposition": "none",
@@ -149,7 +150,7 @@ def _ring_figure(taken: Sequence[tuple[float, float]]) -> Figure:
                 "x": [time_us for time_us, _ in taken],
                 "y": [stages for _, stages in taken],
                 "line": {"color": "@blue", "width": 1.5, "shape": "hv"},
-                "hovertemplate": "%{y} stages from %{x:.4g} us<extra></extra>",
+                "hovertemplate": "%{y} stages from %{number_text(x)} us<extra></extra>",
             }
         ],
         layout={"xaxis": {"title": "us"}, "yaxis": {"title": "stages", "rangemode": "tozero"}},

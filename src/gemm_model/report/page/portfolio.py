@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gemm_model.choice.portfolio import Portfolio
+from gemm_model.core.fields import number_text
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.choice import kernel_name
 from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, points
@@ -78,8 +79,8 @@ def _by_kernel(found: Portfolio, place: Callable[[int], tuple[float, float]]) ->
 def _description(found: Portfolio, shape: int, kernel: str) -> str:
     problem = found.problems[shape]
     return (
-        f"<b>{problem.m} x {problem.n} x {problem.k}</b><br>{kernel}<br>{found.time_us[shape]:.4g} us, "
-        f"best {found.best_us[shape]:.4g} us<br>loss {found.loss[shape]:.2%}"
+        f"<b>{problem.m} x {problem.n} x {problem.k}</b><br>{kernel}<br>{number_text(found.time_us[shape])} us, "
+        f"best {number_text(found.best_us[shape])} us<br>loss {found.loss[shape]:.2%}"
     )
 
 
