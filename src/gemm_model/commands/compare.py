@@ -60,9 +60,9 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
     first = next(iter(found.values())).prediction
     rows = []
     for card, each in found.items():
-        ratio = each.prediction.runtime_us / first.runtime_us
-        inside_bands = inside(ratio, first.error_band, each.prediction.error_band)
-        rows.append({"gpu": card, **each.row, "ratio": ratio, "inside_bands": inside_bands, **each.beside})
+        other = each.prediction
+        ratio = beside(first.runtime_us, other.runtime_us, first.error_band, other.error_band)
+        rows.append({"gpu": card, **each.row, **ratio, **each.beside})
     return Document(
         model=common.settings(but(args, gpu=rows[0]["gpu"])).model,
         result={"compared_with": rows[0]["gpu"]},
@@ -119,9 +119,8 @@ def caveats(answers: Iterable[Answer]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(each.prediction.caveats for each in answers)))
 
 
-def inside(ratio: float, *bands: float | None) -> str | None:
-    """Whether two times of that ratio lie within each other's bands; nothing where one has none."""
-    known = [1.0 + band for band in bands if band is not None]
-    if len(known) < len(bands):
-        return None
-    return "yes" if max(ratio, 1.0 / ratio) <= math.prod(known) else "no"
+def beside(first_us: float, other_us: float, *bands: float | None) -> dict[str, Any]:
+    """Columns of a time beside the first: their ratio, and whether they lie within each other's `bands`, if known."""
+    ratio, known = other_us / first_us, [1.0 + band for band in bands if band is not None]
+    inside = "yes" if max(ratio, 1.0 / ratio) <= math.prod(known) else "no"
+    return {"ratio": ratio, "inside_bands": inside if len(known) == len(bands) else None}

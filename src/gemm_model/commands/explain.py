@@ -314,8 +314,8 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     notes = []
     if others:
         notes.append(
-            f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, {number_text(other_us)} us of "
-            f"{number_text(total_us)} us: their names tell no GEMM"
+            f"{sum(each.calls for each in others)} launches of {len(others)} other kernels, "
+            f"{number_text(other_us)} us of {number_text(total_us)} us: their names tell no GEMM"
         )
     if unknown := sum(row["predicted_us"] is None for row in rows):
         notes.append(

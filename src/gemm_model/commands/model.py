@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.commands.compare import but, cards_asked, inside
+from gemm_model.commands.compare import beside, but, cards_asked
 from gemm_model.core.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
@@ -42,11 +42,11 @@ def run(args: argparse.Namespace) -> Document:
         for card, gpu in cards.items()
     ]
     rows = [[{"gpu": card, **row} for row in each.rows()] for card, each in found]
-    firsts = [found[place - place % len(cards)][1] for place in range(len(found))]
-    totals = [
-        _total(card, each, prices.get(card)) | (_beside(first, each) if len(cards) > 1 else {})
-        for (card, each), first in zip(found, firsts, strict=True)
-    ]
+    totals = []
+    for place, (card, each) in enumerate(found):
+        first = found[place - place % len(cards)][1]
+        ratio = beside(first.total_us, each.total_us, first.error_band, each.error_band)
+        totals.append(_total(card, each, prices.get(card)) | (ratio if len(cards) > 1 else {}))
     notes = [*_cheapest(totals), *dict.fromkeys(caveat for _, each in found for caveat in each.caveats)]
     return Document(
         gpu=",".join(cards),
@@ -91,12 +91,6 @@ def _total(card: str, time: ModelTime, price: float | None) -> dict[str, Any]:
     return found | {"usd_per_million_tokens": cost}
 
 
-def _beside(first: ModelTime, time: ModelTime) -> dict[str, Any]:
-    """Columns of a pass beside that of the first card."""
-    ratio = time.total_us / first.total_us
-    return {"ratio": ratio, "inside_bands": inside(ratio, first.error_band, time.error_band)}
-
-
 def _cheapest(totals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Which card serves a token cheapest, for each phase with several prices, and whether the bands tell."""
     for phase in dict.fromkeys(each["phase"] for each in totals):
@@ -106,8 +100,8 @@ def _cheapest(totals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         best, second = sorted(priced, key=lambda each: float(each["usd_per_million_tokens"]))[:2]
         cost = best["usd_per_million_tokens"]
         ratio = second["usd_per_million_tokens"] / cost
-        within = inside(ratio, best["error_band"], second["error_band"]) == "yes"
-        more = f"{second['gpu']} costs {ratio - 1.0:.1%} more{', within the bands' if within else ''}"
+        inside = beside(1.0, ratio, best["error_band"], second["error_band"])["inside_bands"] == "yes"
+        more = f"{second['gpu']} costs {ratio - 1.0:.1%} more{', within the bands' if inside else ''}"
         yield f"{phase}: {best['gpu']} serves a token cheapest, {cost:.4g} USD a million; {more}"
 
 

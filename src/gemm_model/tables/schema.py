@@ -48,7 +48,10 @@ KNOWN = frozenset(
     {*PROBLEM_COLUMNS, *KERNEL_COLUMNS, *LAUNCH_COLUMNS, *ADDED_COLUMNS, *COLUMNS, "role", "campaign"}
     - {"time", "order", "run", "count"}
 )
+MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")
+"""Names of a measured time in ms."""
 ALIASES = {
+    **dict.fromkeys(MILLISECONDS, "runtime_us"),
     **dict.fromkeys(("dtype", "data_type", "gemm_dtype", "precision"), "in_dtype"),
     **{"dtype_a": "a_dtype", "dtype_b": "b_dtype", "d_dtype": "out_dtype", "dtype_out": "out_dtype"},
     **{"output_dtype": "out_dtype", "batch_count": "batch", "batch_size": "batch"},
@@ -61,8 +64,6 @@ ALIASES = {
     **{"num_stages": "stages", "num_warps": "warps"},
 }
 """What aiconfigurator, Triton, QuACK and the classic project call the same; in any case."""
-MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")
-"""Names of a measured time in ms."""
 _FIGURE = re.compile(r"phase_\w+|\w+_(us|ms|bytes|mhz|uj|clk|w|c|pct|share|tiles|waves|wave|registers|loss)")
 """Names of figures, which travel along without a word."""
 _SHORTEST = 4
@@ -86,8 +87,9 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
     for column in map(str, frame.columns):
         if column in KNOWN or column in also:
             continue
-        if (known := _schema_name(column)) is not None:
-            renamed[column] = known
+        lower = column.lower()
+        if lower in ALIASES or lower in KNOWN:
+            renamed[column] = ALIASES.get(lower, lower)
         else:
             strange.append(column)
     unread = notes_on_strange(frame, strange, KNOWN | {*also})
@@ -125,14 +127,6 @@ def _require_words(frame: pd.DataFrame, name: str) -> None:
             f"{table_name(frame)}: {place_of(frame, row)}, column {name}: {str(frame[name].iloc[row])[:40]!r}; "
             f"expected one of {', '.join(WORDS[name])}"
         )
-
-
-def _schema_name(column: str) -> str | None:
-    """The schema's name of a column that is called otherwise; None where it is not known."""
-    lower = column.lower()
-    if lower in MILLISECONDS:
-        return "runtime_us"
-    return ALIASES.get(lower, lower if lower in KNOWN else None)
 
 
 def _renamed(frame: pd.DataFrame, column: str, name: str) -> pd.DataFrame:

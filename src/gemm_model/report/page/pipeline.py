@@ -130,8 +130,8 @@ def _bars(name: str, color: str, rows: pd.DataFrame) -> dict[str, Any]:
         "marker": {"color": color, "line": {"color": "@surface", "width": 0.5}},
         "text": [
             f"<b>{row.role}: {name}{f' for {row.detail}' if name == 'wait' else ''}</b><br>"
-            f"{number_text(length_us)} us from {number_text(row.start_us)} us<br>{row.where}"
-            for row, length_us in zip(rows.itertuples(), lengths_us, strict=True)
+            f"{number_text(length_us)} us from {number_text(start_us)} us<br>{row.where}"
+            for row, start_us, length_us in zip(rows.itertuples(), rows["start_us"], lengths_us, strict=True)
         ],
         "textposition": "none",
         "hoverinfo": "text",
