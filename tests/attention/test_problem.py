@@ -1,5 +1,7 @@
 """Attention problems and configurations: words, FLOP by counting scores, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, predict
@@ -36,9 +38,14 @@ def test_words_come_back():
         assert AttentionProblem.parse(problem.name) == problem
 
 
-def test_lengths_give_batch_and_longest():
+def test_lengths_give_batch_and_longest(tmp_path):
     problem = AttentionProblem.parse("causal heads=8 head_dim=128 lengths=10:20+0:50+7:7")
     assert (problem.batch, problem.seq_q, problem.seq_kv) == (3, 10, 50)
+    (tmp_path / "lengths.csv").write_text("seq_q,seq_kv\n10,20\n0,50\n7,7\n")
+    assert AttentionProblem.parse(f"causal heads=8 head_dim=128 lengths={tmp_path}/lengths.csv") == problem
+    assert replace(problem, lengths=[[10, 20], (0, 50), (7, 7)]) == problem
+    with pytest.raises(InputError, match="expected pairs of queries and keys"):
+        replace(problem, lengths=[5])
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_bad_problems_are_told_in_a_sentence"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import nan
-from operator import attrgetter
+from operator import attrgetter, index
+from pathlib import Path
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
@@ -91,10 +93,18 @@ class AttentionProblem:
         for name, other in (("kv_heads", "heads"), ("head_dim_v", "head_dim")):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, getattr(self, other))
-        if self.lengths:
-            sizes = (len(self.lengths), *map(max, zip(*self.lengths, strict=True)))
-            for name, value in zip(("batch", "seq_q", "seq_kv"), sizes, strict=True):
-                object.__setattr__(self, name, value)
+        if not self.lengths:
+            object.__setattr__(self, "lengths", ())
+            return
+        try:
+            lengths = tuple((index(seq_q), index(seq_kv)) for seq_q, seq_kv in self.lengths)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"lengths is {str(self.lengths)[:40]}; expected pairs of queries and keys"
+            ) from None
+        values = (len(lengths), *map(max, zip(*lengths, strict=True)), lengths)
+        for name, value in zip(("batch", "seq_q", "seq_kv", "lengths"), values, strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, *, dtype: str = "bf16", **sizes: Any) -> AttentionProblem:
@@ -108,7 +118,8 @@ class AttentionProblem:
 
         Words: the mask (full or causal), batch=, heads=, kv_heads=, seq_q=, seq_kv=, head_dim=,
         head_dim_v=, window=, page_size=, dtype=, softcap=, and lengths=Q:K+Q:K+..., the queries and keys of
-        each sequence. Raises InputError for a word that is missing, unknown or impossible.
+        each sequence, or a CSV of them (seq_q, seq_kv). Raises InputError for a word that is missing, unknown or
+        impossible.
         """
         require_kind("attention", text, str)
         words, known = re.split(r"[\s,]+", text.strip()), f"words as in '{EXAMPLE}'"
@@ -173,9 +184,7 @@ def value_of(name: str, text: str) -> Any:
     if name in ("dtype", "in_dtype", "kernel", "scheduler"):
         return text
     if name == "lengths":
-        if not re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", text):
-            raise InputError(f"lengths is {text[:40]!r}; expected queries and keys as 512:512+1:9000")
-        return tuple(tuple(map(int, pair.split(":"))) for pair in text.split("+"))
+        return _lengths(text)
     if name in FLAGS:
         if text.lower() not in FLAG_TEXTS:
             raise InputError(f"{name} is {text[:40]!r}; expected 0 or 1")
@@ -190,6 +199,22 @@ def value_of(name: str, text: str) -> Any:
     return int(number)
 
 
+def _lengths(told: str) -> tuple[tuple[int, ...], ...]:
+    """Queries and keys of each sequence, from words or a CSV; raises InputError for others."""
+    text = told
+    if told.endswith(".csv"):
+        try:
+            lines = Path(told).read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            raise InputError(f"lengths is {told}; expected a file that can be read") from None
+        rows = csv.DictReader(lines, skipinitialspace=True)
+        text = "+".join(f"{row.get('seq_q')}:{row.get('seq_kv')}" for row in rows)
+    if not re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", text):
+        known = "queries and keys as 512:512+1:9000, or a CSV of seq_q and seq_kv"
+        raise InputError(f"lengths is {told[:40]!r}; expected {known}")
+    return tuple(tuple(map(int, pair.split(":"))) for pair in text.split("+"))
+
+
 def _words(what: str, words: Sequence[str], names: Sequence[str], example: str) -> dict[str, Any]:
     """Values by name of words such as seq_q=4096; raises InputError for unknown, repeated or impossible ones."""
     values: dict[str, Any] = {}
@@ -197,12 +222,9 @@ def _words(what: str, words: Sequence[str], names: Sequence[str], example: str) 
         name, _, text = word.partition("=")
         if name in values:
             raise InputError(f"{what} has the word {name} twice; expected it once")
-        try:
-            if name not in names:
-                raise InputError(name)
-            values[name] = value_of(name, text)
-        except InputError:
-            raise InputError(f"{what} has the word {word[:40]!r}; expected {example}") from None
+        if name not in names or not text:
+            raise InputError(f"{what} has the word {word[:40]!r}; expected {example}")
+        values[name] = value_of(name, text)
     return values
 
 
