@@ -62,13 +62,17 @@ def test_equal_lengths_are_a_batch():
     assert _us(f"causal heads=32 kv_heads=8 head_dim=128 lengths={lengths}") == pytest.approx(batch, rel=0.05)
 
 
-def test_groups_in_step_and_a_softcap_cost_what_no_product_hides():
+def test_what_no_time_depends_on_is_a_caveat():
+    problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=128 softcap=30")
+    (told,) = predict(problem, OWN, "h200").caveats
+    assert told.startswith("softcap is not priced: flash-attn-4 takes 1.4 to 2.7 times as long")
+
+
+def test_groups_in_step_cost_what_no_product_hides():
     words = "full heads=16 seq_q=8192 head_dim=128"
     # Two groups of 1,024 clocks of products and 512 of exponentials; in step nothing hides the exponentials.
     in_step = _us(words, "flash_attention overlap_between_groups=0")
     assert 1.2 < in_step / _us(words) < 1.5
-    # Twice the operations of the SFU and three more instructions a score.
-    assert 1.15 < _us(f"{words} softcap=30") / _us(words) < 1.45
 
 
 def test_pages_that_are_no_whole_key_block_are_copied_row_by_row():

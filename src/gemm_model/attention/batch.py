@@ -14,7 +14,7 @@ from gemm_model.core.attention import KERNELS, SCHEDULERS, AttentionConfig, Atte
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
 
-OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window", "softcap")
+OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window")
 OF_CONFIG = tuple(spec.name for spec in fields(AttentionConfig) if spec.name not in ("kernel", "scheduler"))
 OF_KERNEL = ("turns", "head_dim_step", "readers", "softmax", "persistent")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -32,8 +32,7 @@ BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
 """Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
-CAP_SLOTS = 3.0
-"""Instructions of a softcap beside its tanh on the special function units [instructions]; flash-attn-4, `utils.py`."""
+NOT_CAPPED = "softcap is not priced: flash-attn-4 takes 1.4 to 2.7 times as long with it, one query 5 to 8 times (h200)"
 EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
@@ -97,7 +96,6 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     # FMAs compute emulated exponentials in parallel with the special function units.
     special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
     exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
-    capped = (batch.softcap > 0.0) * (CAP_SLOTS / LANES + 1.0 / silicon.exponentials_per_clk)
     tiles = np.ceil(ctas / loaders)
     filled = batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
@@ -111,7 +109,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         pv=product_clk((rows, dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
         math=2.0 * scores * filled * (dim + dim_v) / silicon.flop_per_clk,
         softmax=silicon.round_trip_clk + 0.0 * scores,
-        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential + capped),
+        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential),
         masked=scores * numbers.masked_slots / LANES,
         copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
         correction=rows * dim_v * numbers.output_slots / LANES + through_smem / silicon.smem_bytes_per_clk,
@@ -138,13 +136,11 @@ def _blocks(batch: AttentionBatch) -> dict[str, Any]:
 
 
 def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int], IntArray]]:
-    kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap_in_group]).astype(
-        np.int64
-    )
+    kinds = np.stack([np.where(batch.apart, 1, groups), batch.stages, batch.overlap_in_group])
     # One number a row: `unique` sorts numbers faster than columns.
-    codes = (kinds * [[2], [2**20], [1]]).sum(axis=0)
-    _, places, kind_of_row = np.unique(codes, return_index=True, return_inverse=True)
-    return [(kinds[:, at].tolist(), np.flatnonzero(kind_of_row == kind)) for kind, at in enumerate(places)]
+    codes = [2, 2**20, 1] @ kinds
+    rows = [np.flatnonzero(codes == code) for code in np.unique(codes)]
+    return [(kinds[:, some[0]].astype(int).tolist(), some) for some in rows]
 
 
 _Total = Callable[[FloatArray], FloatArray]
@@ -189,8 +185,6 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     turns = of_tiles.together_heads(batch)
     held = np.where(turns > 1.0, gpu.l2_kept_share, 1.0) * gpu.l2_bytes
     lost = 1.0 - kept_share(np.maximum(at_work, turns) * head_bytes, held, gpu.l2_kept_order)
-    # Tiles that read the same keys of a window are neighbours, which run at the same time.
-    lost = np.where(batch.window > 0, 0.0, lost)
     footprint = np.bincount(batch.owner, q_bytes + o_bytes + kv_bytes).astype(np.float64)[batch.owner]
     missed = 1.0 - np.asarray(kept_share(footprint, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order))
     read = np.where(
@@ -207,16 +201,12 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """Times of the tiles of kernels at one clock [clk]."""
+class Times(Columns):
+    """Times of the tiles of kernels at one clock [clk].
 
-    ends: FloatArray
-    """Ends of tiles of 0, 1, ... BLOCKS_SIMULATED key blocks; shape (blocks, rows)."""
-    period: FloatArray
-    """Time of each later key block."""
-    outside: FloatArray
-    """Time of a tile before its first load and after its last product."""
+    `ends` of tiles of 0, 1, ... BLOCKS_SIMULATED key blocks, shape (blocks, rows); `period` of each later key block;
+    `outside` of a tile, before its first load and after its last product.
+    """
 
     def mean_clk(self, demand: Demand) -> FloatArray:
         """Mean time of a tile [clk]."""
@@ -331,7 +321,10 @@ class AttentionModel:
         rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds.tolist())}
         own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
         parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
-        return parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
+        found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
+        return replace(
+            found, caveats=(*found.caveats, *[NOT_CAPPED] * any(each.softcap for each, _ in kernels))
+        )
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""
