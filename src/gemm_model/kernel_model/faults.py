@@ -30,13 +30,14 @@ COUNTS: Mapping[str, Mapping[str, Any]] = {
 def counts_of(found: Composed) -> dict[str, float]:
     """What the model says of each of COUNTS."""
     kernel, resources, moved = found.kernel, found.kernel.resources, found.times.traffic
+    tiles, persistent = kernel.schedule.tiles, kernel.family.tile_period.persistent
     counted = {
         "duration_us": found.times.runtime_us,
         "dram_read_bytes": moved.dram_read_bytes,
         "l2_read_bytes": moved.l2_load_bytes - moved.l2_store_bytes,
         "l2_write_bytes": moved.l2_store_bytes,
         "smem_bytes_per_cta": resources.stage_bytes * resources.stages + resources.epilogue_bytes,
-        "ctas": kernel.schedule.resident * kernel.cluster_size,
+        "ctas": (kernel.schedule.resident if persistent else tiles) * kernel.cluster_size,
     }
     return {name: float(value) for name, value in counted.items()}
 
@@ -126,8 +127,7 @@ def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
         if tried:
             distance, best = min(tried, key=lambda pair: pair[0])
             told = {"fault": fault.__name__, "cause": (fault.__doc__ or "").rstrip(".")}
-            time_us = float(best.times.runtime_us)
-            found.append(Suspect(distance=distance, predicted_us=time_us, **told))
+            found.append(Suspect(distance=distance, predicted_us=float(best.times.runtime_us), **told))
     return sorted(found, key=lambda each: each.distance)
 
 
