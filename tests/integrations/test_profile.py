@@ -72,7 +72,7 @@ def test_operators_tell_sizes_and_kernels_their_tiles(tmp_path):
     assert large["predicted_us"] == pytest.approx(2 * alone_us)
     assert large["lost_us"] == pytest.approx(550.0 - 2 * alone_us)
     assert (large["tile"], large["predicted_for"]) == ("256x128", "the named kernel")
-    assert (small["tile"], small["predicted_for"], small["n"]) == (None, "the fastest", 8192)
+    assert (small["tile"], small["predicted_for"], small["n"]) == ("8x64", "the named kernel", 8192)
 
 
 def test_layouts_and_batches_are_read_and_what_is_no_product_has_no_sizes(tmp_path):
@@ -145,3 +145,12 @@ def test_the_command_sorts_by_lost_time_and_counts_what_it_cannot_tell(gemm_mode
         found = gemm_model("explain", "--profile", file, *words)
         assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
         assert sentence in found.err
+
+
+def test_kernels_of_older_cards_multiply_by_mma_sync():
+    square = GemmProblem.of(4096, 4096, 4096)
+    names = (NVJET, "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn")
+    of_a_program = [Launches(name=each, problem=square, calls=1, total_us=1.0) for each in names]
+    own, older = lay_beside(of_a_program, load_gpu("h200"), {})
+    assert (own["kernel_name"], older["kernel_name"]) == names
+    assert 1.4 < older["predicted_us"] / own["predicted_us"] < 2.4

@@ -71,8 +71,7 @@ class AttentionWorld:
 
     def elasticities(self) -> dict[str, float]:
         """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
-        mhz = self.predicted().details["sm_clk_mhz"]
-        held = replace(self, model=replace(self.model, held_mhz=mhz))
+        held = replace(self, model=replace(self.model, held_mhz=self.predicted().details["sm_clk_mhz"]))
         whole_us = (held.predicted().runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
         rates = (1.0 / FASTER, FASTER)
         times_us = {name: [held.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from gemm_model.core.errors import InputError
+from gemm_model.core.gpu import WHOLE_COPY_BYTES
 
 NVJET = re.compile(
     r"nvjet_(?:sm\d+_)?[a-z0-9]+_(?P<tile>\d+x\d+)_(?P<ring>\d+x\d+)_(?P<cluster>\d+x\d+)"
@@ -38,6 +39,8 @@ extent along our m first (grids of published profiles: sitar-lab/NeuSight)."""
 SGEMM_WARPS, SGEMM_OUTPUTS = 8, {False: 64, True: 8}
 """Most warps of a CTA [warps], and outputs of a thread by whether an extent is 32 [1]; the others of these kernels;
 block sizes in the same profiles."""
+OLDER = re.compile(r"(?:ampere|turing|volta|cutlass_[78]\d|sm[78]\d_xmma)_(?:.*_align(?P<elements>[124])\b)?")
+"""Kernels for cards before Hopper, and how many elements their threads copy at once where that is not 16 bytes."""
 RASTERS = {"h": "along_m", "v": "along_n"}
 """Horizontal walks along the columns of D^T (our rows, m), vertical along its rows (our n)."""
 
@@ -52,6 +55,13 @@ def parse_cublas_name(name: str) -> dict[str, Any]:
         if found and not SGEMM.search(name):
             return read(found)
     raise InputError(f"no tile is known from the cuBLAS kernel name {name[:120]!r}")
+
+
+def copied_bytes(name: str, bits: int) -> float | None:
+    """What a thread of a kernel for cards before Hopper copies at once, of elements of so many bits; else None."""
+    if not (found := OLDER.search(name)):
+        return None
+    return WHOLE_COPY_BYTES if found["elements"] is None else int(found["elements"]) * bits / 8.0
 
 
 def parse_sgemm_name(name: str) -> dict[str, Any]:

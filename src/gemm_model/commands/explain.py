@@ -180,8 +180,7 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
 
 def _measured_us(args: argparse.Namespace) -> float | None:
     """The time of --against [us]; None where that is no time."""
-    measured = MEASURED.fullmatch(args.against)
-    if measured is None:
+    if not (measured := MEASURED.fullmatch(args.against)):
         return None
     common.refuse_given(args, ("html",), "with a measured time")
     time_us = float(measured[1]) * {"us": 1.0, "ms": 1e3}[measured[2]]
@@ -286,8 +285,9 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
         config = replace(config, kernel=library)
     options = {**chosen.options, "regime": "counters"}
     options.pop("residual", None)
-    gpu = card_of(kernels[0].name, chosen.gpu)
-    named = World(problem=kinds.problem(args), config=config, gpu=gpu, options=options)
+    problem = kinds.problem(args)
+    gpu = card_of(kernels[0].name, chosen.gpu, problem)
+    named = World(problem=problem, config=config, gpu=gpu, options=options)
     world = with_parts(named, kernels[0])
     found = beside(world, kernels[0])
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []

@@ -29,6 +29,8 @@ KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
 """Architectures that run another's kernels."""
 WITH_OWN_MMAS = ("sm90", "sm100", "sm103")
 """Architectures whose own kernels multiply by other instructions than `mma.sync`."""
+WHOLE_COPY_BYTES = 16.0
+"""What a thread copies at most at once [B]; all GPUs from sm80 on; `cp.async`."""
 WITH_CLUSTERS = ("sm90", "sm100", "sm103", "sm120", "sm121")
 
 INTERVAL = Quantity(unit="1", low=0, high=1)
@@ -469,16 +471,21 @@ def with_sms(gpu: GpuSpec, sms: int) -> GpuSpec:
     )
 
 
-def before_hopper(gpu: GpuSpec) -> GpuSpec:
-    """The GPU as kernels for cards before Hopper see it: they multiply by `mma.sync`, slower than the card can."""
+def before_hopper(gpu: GpuSpec, copied_bytes: float = WHOLE_COPY_BYTES) -> GpuSpec:
+    """The GPU as kernels for cards before Hopper see it: they multiply by `mma.sync`, slower than the card can, and
+    their threads copy operands, so many bytes at once.
+    """
     if gpu.kernel_architecture not in WITH_OWN_MMAS:
         return gpu
-    share = min(room_numbers("gpu").mma_sync_flop_per_clk / gpu.flop_per_clk("fp16"), 1.0)
+    numbers = room_numbers("gpu")
+    share = min(numbers.mma_sync_flop_per_clk / gpu.flop_per_clk("fp16"), 1.0)
+    filled = numbers.copies_per_clk * min(copied_bytes, WHOLE_COPY_BYTES)
     return replace(
         gpu,
         name=f"{gpu.name}_sm80",
         architecture="sm80",
         flop_per_clk_per_sm={kind: rate * share for kind, rate in gpu.flop_per_clk_per_sm.items()},
+        smem_fill_bytes_per_clk_per_sm=max(filled, QUANTITIES["smem_fill_bytes_per_clk_per_sm"].low),
         device_names=(),
         max_cluster_size=1,
         tmem_columns=0,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.counters import launches
-from gemm_model.bench.cublas_names import SGEMM, parse_cublas_name, parse_sgemm_name
+from gemm_model.bench.cublas_names import SGEMM, copied_bytes, parse_cublas_name, parse_sgemm_name
 from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.choice.selection import rank
 from gemm_model.config import read_toml
@@ -31,7 +31,9 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.hierarchy.model import MemoryHierarchyModel
 from gemm_model.kernel_model.faults import WITHIN, Suspect, counts_of, deviations, distance_of, suspects
+from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World
+from gemm_model.models import Model
 
 KNOWN = read_toml("explanations")
 METRICS: Mapping[str, tuple[str, float]] = {
@@ -45,8 +47,6 @@ ADDS_UP = re.compile(r"splitKreduce|splitk_reduce", re.IGNORECASE)
 """In the names of kernels that add up the parts of a split K."""
 OF_CTAS = ("smem_bytes_per_cta", "ctas")
 """Counts that are no sums over a kernel's time."""
-OLDER = re.compile(r"(ampere|turing|volta|cutlass_[78]\d|sm[78]\d_xmma)_")
-"""In the names of kernels for cards before Hopper."""
 MOST_PARTS = 32
 """Parts of a split K [1]; cuBLAS's kernels, whose names tell none; no measured one has more."""
 
@@ -142,9 +142,10 @@ def config_of(name: str) -> KernelConfig:
     )
 
 
-def card_of(name: str, gpu: GpuSpec) -> GpuSpec:
+def card_of(name: str, gpu: GpuSpec, problem: GemmProblem) -> GpuSpec:
     """The card as a kernel of this name sees it."""
-    return before_hopper(gpu) if OLDER.search(name) else gpu
+    copied = copied_bytes(name, problem.a_dtype.bits)
+    return gpu if copied is None else before_hopper(gpu, copied)
 
 
 def with_parts(world: World, kernel: CountedKernel) -> World:
@@ -205,6 +206,8 @@ class Launches:
     calls: int
     total_us: float
     """Of all launches; of an operator, with its further kernels."""
+    split: bool = False
+    """Whether a kernel that adds up parts of K follows."""
 
 
 def read_profile(path: Path) -> tuple[list[Launches], str]:
@@ -253,8 +256,8 @@ def _of_trace(events: list[Mapping[str, Any]]) -> Iterator[Launches]:
             kernels.setdefault(operator, []).append((str(event.get("name")), time_us))
     for operator, parts in kernels.items():
         name = next((name for name, _ in parts if library_of(name)), parts[0][0])
-        total_us = sum(time_us for _, time_us in parts)
-        yield Launches(name=name, problem=problems.get(operator), calls=1, total_us=total_us)
+        total_us, split = sum(time_us for _, time_us in parts), any(ADDS_UP.search(each) for each, _ in parts)
+        yield Launches(name=name, problem=problems.get(operator), calls=1, total_us=total_us, split=split)
 
 
 def _time(value: Any, where: str) -> float:
@@ -320,10 +323,8 @@ def lay_beside(
 
 
 def _row(each: Launches, gpu: GpuSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    library, problem, config = library_of(each.name), each.problem, _config(each.name)
-    found = (
-        None if problem is None else _predicted(problem, library, config, card_of(each.name, gpu), options)
-    )
+    library, problem, config = library_of(each.name), each.problem, _config(each)
+    found = None if problem is None else _predicted(each.name, problem, config, gpu, options)
     predicted_us = None if found is None else each.calls * found.runtime_us
     return {
         "kernel": library,
@@ -334,41 +335,45 @@ def _row(each: Launches, gpu: GpuSpec, options: Mapping[str, Any]) -> dict[str, 
         "measured_us": each.total_us,
         "predicted_us": predicted_us,
         "lost_us": None if predicted_us is None else each.total_us - predicted_us,
-        "error_band": None if found is None else found.error_band,
-        "limiter": None if found is None else found.limiter,
+        **{name: getattr(found, name, None) for name in ("error_band", "limiter")},
         "predicted_for": None if found is None else "the fastest" if config is None else "the named kernel",
         "kernel_name": each.name,
     }
 
 
-def _config(name: str) -> KernelConfig | None:
-    """What a name tells of a kernel; None without a tile, and of splits, whose number no name tells."""
-    if cells := parse_sgemm_name(name):
-        return KernelConfig(**cells)
+def _config(each: Launches) -> KernelConfig | None:
+    """What a name tells of a kernel; None without a tile."""
+    cells = parse_sgemm_name(each.name)
     try:
-        config = config_of(name)
+        config = KernelConfig(**cells) if cells else config_of(each.name)
     except InputError:
         return None
-    return None if config.scheduler == "split_k" else config
+    return replace(config, scheduler="split_k") if each.split and not cells else config
 
 
 def _predicted(
-    problem: GemmProblem, library: str, config: KernelConfig | None, gpu: GpuSpec, options: Mapping[str, Any]
+    name: str, problem: GemmProblem, config: KernelConfig | None, gpu: GpuSpec, options: Mapping[str, Any]
 ) -> Prediction | None:
     """None where no such kernel can run, or the card has none of that library."""
+    library, card = library_of(name), card_of(name, gpu, problem)
     try:
-        if config is not None and library == CUDA_CORES:
-            return on_cuda_cores(problem, config, gpu)
         if config is None:
-            return rank(problem, gpu, 1, family=library, options=options).best.prediction
-        return World(problem=problem, config=config, gpu=gpu, options=options).predicted()
+            return rank(problem, card, 1, family=library, options=options).best.prediction
+        if library == CUDA_CORES:
+            return on_cuda_cores(problem, config, gpu)
+        splits = SPLITS[1:] if config.scheduler == "split_k" else SPLITS[:1]
+        return _named(problem, config, splits, KernelModel(card, **options))
     except InputError:
         return None
 
 
 def on_cuda_cores(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> Prediction:
-    """A named kernel of fp32, with K split as it is fastest: no name tells the parts. Raises InputError."""
-    splits = [parts for parts in SPLITS if problem.k >= parts * config.cta_k or parts == 1]
-    batch = batch_of([(problem, replace(config, split_k=parts)) for parts in splits])
-    found = MemoryHierarchyModel(gpu, datapath="cuda_cores").predict_batch(batch)
+    """A named kernel of fp32. Raises InputError."""
+    return _named(problem, config, SPLITS, MemoryHierarchyModel(gpu, datapath="cuda_cores"))
+
+
+def _named(problem: GemmProblem, config: KernelConfig, splits: Sequence[int], model: Model) -> Prediction:
+    """A named kernel, with K split as it is fastest: no name tells the parts. Raises InputError."""
+    possible = [parts for parts in splits if problem.k >= parts * config.cta_k] or splits[:1]
+    found = model.predict_batch(batch_of([(problem, replace(config, split_k=parts)) for parts in possible]))
     return found.row(int(found.runtime_us.argmin()))

@@ -120,7 +120,6 @@ def explain(
     world = World(problem=problem, config=config, gpu=gpu, options=chosen)
     prediction, composed = world.predicted(), world.composed()
     composed_us = float(composed.times.runtime_us)
-    corrected = prediction.runtime_us / composed_us
     schedule = composed.kernel.schedule
     changes = {**asked, **_changes(world, composed)}
     return Explanation(
@@ -133,7 +132,7 @@ def explain(
         way_to_peak=way_to_peak(world, composed, prediction.runtime_us - composed_us),
         wave_occupancy=min(float(schedule.tiles / (schedule.waves * schedule.resident)), 1.0),
         advice=_advice(world, prediction.runtime_us),
-        what_if=_answers(world, changes, prediction.runtime_us, corrected),
+        what_if=_answers(world, changes, prediction.runtime_us, prediction.runtime_us / composed_us),
     )
 
 
