@@ -247,10 +247,8 @@ def _measured_text(found: Measured) -> str:
 
 
 def _difference_text(found: Difference, first: str, second: str) -> str:
-    lines = [
-        f"{number_text(found.first_us):>10} us: {first}",
-        f"{number_text(found.second_us):>10} us: {second}",
-    ]
+    both = ((found.first_us, first), (found.second_us, second))
+    lines = [f"{number_text(time_us):>10} us: {name}" for time_us, name in both]
     lines.append(f"{signed_text(found.us):>10} us")
     titles = {
         "BY SETTING, us that add up: the mean over the orders of changing them": found.by_setting,
