@@ -134,10 +134,11 @@ class Waves:
             loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, order)
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
         math_us = maximum(wave.period_clk * clk_us, stores_us)
-        fetched_us = root(power(loads_us, order) + wave.dram_power, order)
+        fetched, last = power(loads_us, order) + wave.dram_power, overlap.math_loads_order
         if wave.stall is not None:
-            fetched_us = fetched_us + wave.stall.waits_us(fetched_us, clk_us)
-        slowest_us = smooth_maximum(math_us, fetched_us, overlap.math_loads_order)
+            fetched_us = root(fetched, order)
+            fetched = power(fetched_us + wave.stall.waits_us(fetched_us, clk_us), order)
+        slowest_us = root(power(math_us, last) + power(fetched, last / order), last)
         if not is_zero(wave.next_us):
             slowest_us = maximum(slowest_us, wave.next_us)
         return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
