@@ -173,6 +173,13 @@ def test_forward_attention_is_predicted_and_backward_is_bounded():
     assert forward.call.time_us > 1.1 * forward.work.bound_us(gpu)[0]
     assert backward.call.time_us == backward.work.bound_us(gpu)[0]
     assert f"{backward.call.time_us:.1f} us bound the GEMMs of 1 calls from below" in " ".join(seen.notes())
+    assert seen.error_band is None
+    with GemmTimer(display=False) as seen:
+        query = functional.linear(query.detach(), meta(128, 128))
+        functional.scaled_dot_product_attention(query, query, query)
+    bands = [timing.call.error_band for timing in seen.timings]
+    assert min(bands) < seen.error_band < max(bands)
+    assert f"within {seen.error_band:.1%} for nine in ten" in seen.notes()[-1]
 
 
 def test_grouped_query_attention_multiplies_every_query_head_and_reads_keys_once():

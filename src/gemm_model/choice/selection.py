@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -124,6 +125,26 @@ class Call:
     """What of it no other call has, in squares: of a library its choice of a kernel."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Of a library's call the problem and the kernel that it chooses with that one's time, as columns of a table."""
+
+    @classmethod
+    def of(cls, found: Prediction, **parts: Any) -> Call:
+        """A call that takes what is predicted."""
+        return cls(time_us=found.runtime_us, limiter=found.limiter, error_band=found.error_band, **parts)
+
+
+def summed_band(calls: Sequence[tuple[Call, float]]) -> float | None:
+    """Relative error that 90 % of sums of such times [us] stay within; None where no call has a band.
+
+    The band that all calls have at least is the card's: the same error in each of them, which adds up
+    linearly. What a call's band exceeds that by is the kernel's own (in squares), the same in each layer
+    but independent of other calls': it adds up in quadrature. A call without a band has the widest.
+    """
+    known = [(call.error_band, call.own_band) for call, _ in calls if call.error_band is not None]
+    if not known:
+        return None
+    shared, widest = min(math.sqrt(band**2 - own**2) for band, own in known), max(known)[0]
+    own = sum(((call.error_band or widest) ** 2 - shared**2) * total_us**2 for call, total_us in calls)
+    return math.sqrt(shared**2 + own / (sum(total_us for _, total_us in calls) or 1.0) ** 2)
 
 
 _Spaces: TypeAlias = tuple[tuple[CandidateSpace, ...], tuple[str, ...]]

@@ -18,6 +18,7 @@ from gemm_model.core.dtypes import names_in, operand_type
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
 
@@ -89,8 +90,8 @@ class Attention:
         dram_us = self.dram_bytes / gpu.dram_bytes_per_us
         return (math_us, "MATH BOUND") if math_us >= dram_us else (dram_us, "DRAM BOUND")
 
-    def predicted_us(self, gpu: GpuSpec) -> tuple[float, str] | None:
-        """The predicted time of a forward call, and its limiter; None where no model has such a kernel.
+    def predicted(self, gpu: GpuSpec) -> Prediction | None:
+        """The prediction of a forward call; None where no model has such a kernel.
 
         torch's kernel is cuDNN's on Hopper and newer cards, else FlashAttention 2's. Its causal mask begins
         with the first key, so that only as many queries as keys are modelled.
@@ -112,10 +113,9 @@ class Attention:
                 causal=self.causal,
                 dtype=self.dtype,
             )
-            found = AttentionModel(gpu).predict([(problem, AttentionConfig(kernel=kernel))]).row(0)
+            return AttentionModel(gpu).predict([(problem, AttentionConfig(kernel=kernel))]).row(0)
         except InputError:
             return None
-        return found.runtime_us, found.limiter
 
 
 class UnmodelledError(Exception):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.choice.selection import Call, Ranker
+from gemm_model.choice.selection import Call, Ranker, summed_band
 from gemm_model.core.errors import GemmModelError, InputError, importing
 from gemm_model.core.fields import ATTENTION, OK
 from gemm_model.core.gpu import GpuSpec
@@ -76,6 +76,11 @@ class Timing:
     @property
     def flop(self) -> float:
         return float(self.count * self.work.flop)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the time is a lower bound alone."""
+        return self.call.limiter.endswith("BOUND")
 
 
 class GemmTimer:
@@ -145,7 +150,9 @@ class GemmTimer:
 
     def _predicted(self, work: Work) -> Call:
         if isinstance(work, Attention):
-            time_us, limiter = work.predicted_us(self.ranker.gpu) or work.bound_us(self.ranker.gpu)
+            if (found := work.predicted(self.ranker.gpu)) is not None:
+                return Call.of(found, columns=self.ranker.place)
+            time_us, limiter = work.bound_us(self.ranker.gpu)
             return Call(time_us=time_us, limiter=limiter, columns=self.ranker.place)
         work = work if self.ranker.model.beyond_plain else work.plain_twin
         return self._ranker_for(asked_of(work)).call(work)
@@ -170,6 +177,13 @@ class GemmTimer:
     def gemm_us(self) -> float:
         """Predicted time of all GEMMs, without attention."""
         return sum(timing.total_us for timing in self.timings if timing.kind != ATTENTION_KIND)
+
+    @property
+    def error_band(self) -> float | None:
+        """Relative error of the total (`choice.selection.summed_band`); None where a part is a lower bound."""
+        timings = self.timings
+        found = summed_band([(timing.call, timing.total_us) for timing in timings])
+        return None if any(timing.bounded for timing in timings) else found
 
     @property
     def flop(self) -> float:
@@ -215,7 +229,11 @@ class GemmTimer:
         if gemms and slower > 0.0:
             lines.append(f"{names[0]} picks its kernels by itself: up to {slower:.1%} over its fastest")
         if attentions:
-            lines.append(_attention_note(attentions, self.ranker.gpu, self.total_us - self.gemm_us))
+            lines.append(_attention_note(attentions, self.total_us - self.gemm_us))
+            if (band := self.error_band) is not None:
+                lines.append(
+                    f"together {self.total_us:.1f} us, within {band:.1%} for nine in ten such programs"
+                )
         if any(timing.kind == GROUPED for timing in timings):
             lines.append("grouped GEMMs: groups of one size, since their sizes depend on data")
         lines += [f"not modelled: {name}, {count} calls" for name, count in self.unmodelled.items()]
@@ -234,13 +252,9 @@ class GemmTimer:
         return "\n".join([*([shown.to_string(index=False)] if len(table) else []), *self.notes()])
 
 
-def _attention_note(attentions: list[Timing], gpu: GpuSpec, attention_us: float) -> str:
+def _attention_note(attentions: list[Timing], attention_us: float) -> str:
     """The attentions' time, and how much of it is a lower bound alone."""
-    bounded = [
-        each
-        for each in attentions
-        if isinstance(each.work, Attention) and each.work.predicted_us(gpu) is None
-    ]
+    bounded = [each for each in attentions if each.bounded]
     note = f"{_calls(attentions)} attentions, {_flop(attentions):.4g} FLOP, {attention_us:.1f} us predicted"
     if bounded:
         bound_us = sum(each.total_us for each in bounded)

@@ -13,7 +13,7 @@ import numpy as np
 from gemm_model.attention.choice import rank_attention
 from gemm_model.attention.kernels import kernels_on
 from gemm_model.attention.model import AttentionModel
-from gemm_model.choice.selection import Call, Ranker
+from gemm_model.choice.selection import Call, Ranker, summed_band
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError, require_one_of
@@ -76,21 +76,8 @@ class ModelTime:
 
     @property
     def error_band(self) -> float | None:
-        """Relative error of the total that 90 % of such passes stay within; None where no part has a band.
-
-        The band that all parts have at least is the card's: the same error in each of them, which adds up
-        linearly. What a part's band exceeds that by is the kernel's own (in squares), the same in each layer
-        but independent of other parts': it adds up in quadrature. A part without a band has the widest.
-        """
-        calls = [each.call for each in self.parts]
-        known = [(each.error_band, each.own_band) for each in calls if each.error_band is not None]
-        if not known:
-            return None
-        shared, widest = min(math.sqrt(band**2 - own**2) for band, own in known), max(known)[0]
-        own = sum(
-            ((each.call.error_band or widest) ** 2 - shared**2) * each.total_us**2 for each in self.parts
-        )
-        return math.sqrt(shared**2 + own / self.total_us**2)
+        """Relative error of the total (`choice.selection.summed_band`)."""
+        return summed_band([(each.call, each.total_us) for each in self.parts])
 
     @property
     def us_per_token(self) -> float:
@@ -184,8 +171,7 @@ class Card:
         if isinstance(work, AttentionProblem):
             # Servers, whose caches have pages, run FlashAttention 3 where there is one.
             own = SERVERS if work.page_size and SERVERS in kernels_on(self.gpu) else "auto"
-            best = rank_attention(work, self.gpu, own, self.attention).best.prediction
-            return Call(time_us=best.runtime_us, limiter=best.limiter, error_band=best.error_band)
+            return Call.of(rank_attention(work, self.gpu, own, self.attention).best.prediction)
         if isinstance(work, ServedProduct):
             return self._served(work)
         math_us = work.flop / self.gpu.flop_per_us(element_type(work.dtype).math_kind)
