@@ -112,3 +112,15 @@ def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected
 def test_a_kernel_after_another_one_of_a_model_finds_no_weights_in_l2(regime, l2, expected):
     batch = row((64, 8192, 4096), cta_m=64, cta_n=128)
     assert footprint_bytes(batch, REGIMES[regime], 5.0, l2=l2) == expected
+
+
+def test_a_trigger_before_the_last_store_hides_the_next_start():
+    late_us, wide_us, narrow_us = (
+        launch._boundary_us(
+            kernel_of(row(SIZES, cta_m=128, cta_n=cta_n, pdl=True), family=family, regime="graph")
+        )
+        for family, cta_n in (("quack", 256), ("cutlass", 256), ("cutlass", 32))
+    )
+    # 0.5 us from the trigger to the next grid: CUTLASS stores a wide tile for longer, a narrow one for a part of it.
+    assert late_us - wide_us == pytest.approx(0.5)
+    assert 0.0 < late_us - narrow_us < 0.5

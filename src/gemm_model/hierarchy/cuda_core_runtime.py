@@ -16,7 +16,7 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
-from gemm_model.hierarchy.levels import FLOP_PER_FMA, Machine, machine_of
+from gemm_model.hierarchy.levels import Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
 CLOCK_STEPS = 20
@@ -179,15 +179,9 @@ def throughput(busy: float, wait: float, customers: int) -> float:
 
     An arriving tile finds on average the queue of a network with one customer less.
     """
-    queue = 0.0
-    rate = 0.0
+    queue = rate = 0.0
     for count in range(1, customers + 1):
         response = busy * (1.0 + queue)
         rate = count / (wait + response)
         queue = rate * response
     return rate
-
-
-def tflops(shape: tuple[int, int, int], runtime_us: float) -> float:
-    m, n, k = shape
-    return FLOP_PER_FMA * m * n * k / runtime_us / 1e6

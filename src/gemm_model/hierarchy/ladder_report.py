@@ -16,7 +16,7 @@ import pandas as pd
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import Blocking
-from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, tflops
+from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Grid, match
 
@@ -55,7 +55,7 @@ def predicted(
                 "rung": rung,
                 **dict(zip("mnk", shape, strict=True)),
                 "predicted_us": run.runtime_us,
-                "predicted_tflops": tflops(shape, run.runtime_us),
+                "predicted_tflops": run.fraction_of_peak * machine.peak_tflops,
                 "limiter": run.limiter,
                 **{f"{unit}_clk": clocks for unit, clocks in run.clocks.items()},
             }
@@ -110,7 +110,7 @@ def text_predictions(machine: Machine, parameters: RuntimeParameters) -> list[di
         bound = match(machine, blocking, Grid(rows=10, columns=16, k=TEXT_SHAPE[2])).fraction_of_peak
         found = {"name": name, "measured_tflops": getattr(numbers, measured)}
         found |= {
-            "predicted_tflops": tflops(TEXT_SHAPE, run.runtime_us),
+            "predicted_tflops": run.fraction_of_peak * machine.peak_tflops,
             "bound_tflops": bound * machine.peak_tflops,
         }
         of_cublas = getattr(numbers, measured) / numbers.text_cublas_tflops

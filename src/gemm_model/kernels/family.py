@@ -211,6 +211,8 @@ class KernelFamily:
     tile_period: TilePeriod = TilePeriod()
     dependent_launch: bool = False
     """Whether kernels use programmatic dependent launch by default."""
+    triggers_early: bool = False
+    """Whether cooperative kernels let the next grid start before they store their last tile."""
     loads_b_first: bool = False
     """Whether a k tile's load of B comes before that of A: kernels of D^T."""
     loader_deals: bool = False
