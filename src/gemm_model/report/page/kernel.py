@@ -71,7 +71,7 @@ def difference_page(title: str, found: Difference, first: str, second: str) -> P
         listings=[
             Listing(
                 title="Where the difference comes from",
-                note="In us that add up, by setting (the mean over the orders of changing them) and by resource.",
+                note="In us that add up, by setting (the mean over orders) and by resource; by unit they overlap.",
                 header=("by", "name", "added us"),
                 rows=[(by, name, f"{added_us:+.4g}") for by, name, added_us in found.rows],
             )
