@@ -30,7 +30,11 @@ from gemm_model.tables.table import predict_frame
 Tables = Mapping[str, pd.DataFrame]
 GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
 """aiconfigurator's names of operand types, and ours."""
-ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+EDGES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Sizes m that fill tiles: one row more, as a batch that decodes beside a prompt, starts another row of tiles."""
+ROWS = sorted(
+    {1, 2, 4, 8, 16, 32, 96, 192, 384, 768, 1536, 3072, 16384, 32768, *EDGES, *(m + 1 for m in EDGES)}
+)
 WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 25600, 65536)
 """Sizes m, and n and k, of the table; aiconfigurator interpolates between them."""
 CALLS, TIMED = 72, 36
