@@ -258,14 +258,14 @@ def test_tiles_of_a_dynamic_kernel_go_to_the_pair_that_started_first():
 
 
 def test_one_warpgroup_stores_slower_and_slower_still_beside_the_others_mmas():
-    # Waves of single CTAs; the model's epilogue of 128 x 128 outputs is that of two warpgroups.
-    drawn = timeline(4096, 4096, 4096, (128, 128), (1, 1), "pingpong", **COUNTED)
-    both = timeline(4096, 4096, 4096, (128, 128), **COUNTED)
-    length = epilogues_us(drawn, cta=0)
-    once = float(np.median(epilogues_us(both)))
+    # Waves of single CTAs; one warpgroup's epilogue is 0.9 of the model's alone, and two warpgroups' 0.7 of theirs.
+    kernel = (4096, 4096, 4096, (128, 128))
+    length = epilogues_us(timeline(*kernel, schedule="pingpong", **COUNTED), cta=0)
+    once = float(np.median(epilogues_us(timeline(*kernel, **COUNTED))))
     assert max(length) / min(length) == pytest.approx(2.15 / 0.9)
-    # At a clock of its own, up to a tenth lower.
-    assert 0.9 / 0.7 * once < min(length) < 0.9 / 0.7 * 1.15 * once
+    assert min(length) == pytest.approx(0.9 * tile_times(*kernel, schedule="pingpong", **COUNTED).epilogue_us)
+    assert once == pytest.approx(0.7 * tile_times(*kernel, **COUNTED).epilogue_us)
+    assert 0.9 / 0.7 * once < min(length)
     assert len(length) == 8
 
 
