@@ -186,15 +186,11 @@ class KindResult:
 
     @property
     def residual_helps(self) -> bool:
-        """Whether a residual was asked for and lowers the mean error of shapes that it had not seen."""
+        """Whether a residual was asked for and surely lowers the mean error of shapes that it had not seen."""
         if self.corrected_us is None:
             return False
         known = np.isfinite(self.corrected_us)
-        measured_us = self.rows.runtime_us[known]
-        alone, corrected = (
-            error_figures(each[known], measured_us).mape for each in (self.predicted_us, self.corrected_us)
-        )
-        return corrected < alone
+        return surely_nearer(self.corrected_us[known], self.predicted_us[known], self.rows.runtime_us[known])
 
     @property
     def trained_on(self) -> tuple[Observations, ...]:
