@@ -155,7 +155,7 @@ def report_text(result: CalibrationResult) -> str:
         if found.taken is not None
     ]
     parts += [
-        f"{kind}: no residual, since it does not lower the errors of held-out shapes"
+        f"{kind}: no residual, since it does not surely lower the errors of held-out shapes"
         for kind, found in result.kinds.items()
         if found.taken is None and found.corrected_us is not None and not found.residual_helps
     ]
