@@ -58,7 +58,10 @@ def parse_cublas_name(name: str) -> dict[str, Any]:
 
 
 def copied_bytes(name: str, bits: int) -> float | None:
-    """What a thread of a kernel for cards before Hopper copies at once, of elements of so many bits; else None."""
+    """Bytes that each thread copies at once, in a kernel for cards before Hopper; None for other kernels.
+
+    `bits` is the size of an element.
+    """
     if not (found := OLDER.search(name)):
         return None
     return WHOLE_COPY_BYTES if found["elements"] is None else int(found["elements"]) * bits / 8.0

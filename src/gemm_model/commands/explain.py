@@ -317,7 +317,7 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
         )
     if unknown := sum(row["predicted_us"] is None for row in rows):
         notes.append(
-            f"{unknown} GEMMs have no prediction: no sizes are told, or {gpu.name} runs no such kernel"
+            f"{unknown} GEMMs have no prediction: the profile lacks their sizes, or {gpu.name} cannot run the kernel"
         )
     shown = [{**{name: row[name] for name in IN_TABLE}, "name": row["kernel_name"][:NAME]} for row in rows]
     result = {"total_us": total_us, "untold_us": other_us}

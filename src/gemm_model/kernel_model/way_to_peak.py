@@ -29,8 +29,8 @@ class Step:
 def way_to_peak(world: World, composed: Composed, residual_us: float) -> tuple[Step, ...]:
     """Steps from the roofline to the composed time and what a residual adds, which they add up to.
 
-    The roofline is FLOP at the peak of the boost clock, or operands and outputs once at DRAM's peak. What adds
-    less than a thousandth is told with the next step.
+    The roofline is FLOP at the peak of the boost clock, or operands and outputs once at DRAM's peak. A step
+    that adds less than a thousandth is merged into the next one.
     """
     times = composed.times
     before_us, composed_us = float(times.floor_us), float(times.runtime_us)
