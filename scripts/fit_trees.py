@@ -59,7 +59,7 @@ def served() -> None:
 
 def served_rows() -> Iterator[tuple[pd.DataFrame, np.ndarray, np.ndarray]]:
     """Rows of each campaign and product, their features, and their times by the formulas [us]."""
-    every = pd.read_csv(SERVED, keep_default_na=False)
+    every = pd.read_csv(SERVED, keep_default_na=False, low_memory=False)
     for _, frame in every[every["status"] == "ok"].groupby("campaign", sort=False):
         for product, rows in by_product(frame):
             part, runtime_us = frame.iloc[rows], frame.iloc[rows]["runtime_us"].astype(float)

@@ -153,7 +153,7 @@ def product_of(row):
 
 def judged_on(gpu):
     """The rows of a card that nothing was fitted to, with their predicted times."""
-    table = pd.read_csv(MEASUREMENTS / gpu / "serving_moe.csv.gz", keep_default_na=False)
+    table = pd.read_csv(MEASUREMENTS / gpu / "serving_moe.csv.gz", keep_default_na=False, low_memory=False)
     table = table[(table.role == "held_out") & (table.status == "ok")].reset_index(drop=True)
     times = np.empty(len(table))
     for _, rows in table.groupby([*PROBLEM, "n", "k"]):
