@@ -10,6 +10,7 @@ from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.config import read_toml
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
@@ -17,9 +18,6 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.kernel_model.comparison import REST, Difference, differing_card, mixed_card, shapley
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, number_of
-
-FASTER = 1.01
-"""Factor by which a unit's rate is raised, and lowered, to measure its elasticity [1]; all; chosen: small."""
 
 WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
 """Fields that are the tile to a user: what of it fits depends on all."""
@@ -72,8 +70,9 @@ class AttentionWorld:
     def elasticities(self) -> dict[str, float]:
         """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
         held = replace(self, model=replace(self.model, held_mhz=self.predicted().details["sm_clk_mhz"]))
-        whole_us = (held.predicted().runtime_us or 1.0) * (FASTER - 1.0 / FASTER)
-        rates = (1.0 / FASTER, FASTER)
+        step = room_numbers("attention").elasticity_step
+        rates = (1.0 / step, step)
+        whole_us = (held.predicted().runtime_us or 1.0) * (step - 1.0 / step)
         times_us = {name: [held.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}
         return {name: (slow_us - fast_us) / whole_us for name, (slow_us, fast_us) in times_us.items()}
 

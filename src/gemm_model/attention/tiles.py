@@ -17,8 +17,6 @@ from gemm_model.core.batch import FloatArray, IntArray
 TileClk = Callable[[IntArray, FloatArray], FloatArray]
 """Times of tiles [clk] of some rows from their key blocks."""
 _Clk = Callable[[FloatArray], FloatArray]
-MOST_IN_TURN = 2**13
-"""Query blocks of a head whose static tiles are counted [blocks]; chosen: of more, SMs have about equal sums."""
 MOST_COUNTED = 2.0**50
 """Tiles that are dealt one by one at the end [tiles]; all masks; float64 counts them exactly."""
 L2_FOR_HEADS_BYTES = 50 * 2**20, 32 * 2**20
@@ -131,7 +129,8 @@ def busiest_sm(
     for kind in np.unique(alike[uneven]):
         rows = np.flatnonzero(uneven & (alike == kind))
         result[rows] = _dealt(batch[rows], tiles[rows], dealt, mean_clk[rows], partial(tile_clk, rows))
-    for row in np.flatnonzero(uneven & batch.static & (query_blocks(batch) < MOST_IN_TURN)):
+    few = query_blocks(batch) < room_numbers("attention").most_in_turn
+    for row in np.flatnonzero(uneven & batch.static & few):
         result[row] = _static(batch[[row]], tiles[row], workers, partial(tile_clk, np.array([row])))
     return result
 
