@@ -58,3 +58,5 @@ def test_a_ranking_of_nothing_gains_nothing(gemm_model):
     assert "gain over the library's own choice: 0.0%" in gemm_model("rank", *words).err
     for top in (0, -5):
         assert "--top is" in gemm_model("rank", *words, "--top", top).err
+    found = gemm_model("predict", *words, "--gpu", "h200,h100_sxm", "--format", "json")
+    assert [row["ratio"] for row in json.loads(found.out)["rows"]] == [1.0, 1.0]

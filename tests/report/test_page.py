@@ -18,7 +18,7 @@ from gemm_model.report.page import html as page_html_module
 from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
-from gemm_model.report.page.pipeline import stages_taken
+from gemm_model.report.page.pipeline import _ring_figure, stages_taken
 from gemm_model.report.plots import swept
 from tests.cases import cases
 from tests.conftest import ROOT
@@ -208,3 +208,6 @@ def test_no_more_stages_are_taken_than_the_ring_has():
         ]
     )
     assert max(taken for _, taken in stages_taken(rows)) == 6
+    # Of a hover, variables are those of the trace: x, y.
+    (drawn,) = _ring_figure(stages_taken(rows)).traces
+    assert re.findall(r"%\{(\w+)[:}]", drawn["hovertemplate"]) == ["y", "x"]

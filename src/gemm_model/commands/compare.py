@@ -121,6 +121,8 @@ def caveats(answers: Iterable[Answer]) -> list[str]:
 
 def beside(first_us: float, other_us: float, *bands: float | None) -> dict[str, Any]:
     """Columns of a time beside the first: their ratio, and whether they lie within each other's `bands`, if known."""
-    ratio, known = other_us / first_us, [1.0 + band for band in bands if band is not None]
+    # Work of length 0 takes no time on any card.
+    ratio = other_us / first_us if first_us else 1.0
+    known = [1.0 + band for band in bands if band is not None]
     inside = "yes" if max(ratio, 1.0 / ratio) <= math.prod(known) else "no"
     return {"ratio": ratio, "inside_bands": inside if len(known) == len(bands) else None}

@@ -150,7 +150,7 @@ def _ring_figure(taken: Sequence[tuple[float, float]]) -> Figure:
                 "x": [time_us for time_us, _ in taken],
                 "y": [stages for _, stages in taken],
                 "line": {"color": "@blue", "width": 1.5, "shape": "hv"},
-                "hovertemplate": "%{y} stages from %{number_text(x)} us<extra></extra>",
+                "hovertemplate": "%{y} stages from %{x:.4g} us<extra></extra>",
             }
         ],
         layout={"xaxis": {"title": "us"}, "yaxis": {"title": "stages", "rangemode": "tozero"}},
