@@ -189,6 +189,10 @@ def test_the_captured_graph_tells_how_a_library_launched(tmp_path):
         "1",
         "0",
     ]
+    # A table that does not say what was asked for is read too.
+    assert len(load_tables([save(rows, tmp_path / "u.csv")], H200, QUACK).by_kind["fp16"]["burst"]) == len(
+        rows
+    )
 
 
 def test_calls_of_other_libraries_are_no_choices_of_cudnn(tmp_path):
