@@ -17,6 +17,7 @@ from gemm_model.attention.kernels import copies_rows, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
 from gemm_model.core.gpu import load_gpu
+from tests.cases import cases
 
 GPU = load_gpu("h200")
 OWN, SERVERS = AttentionConfig(), AttentionConfig(kernel="flash_attention_3")
@@ -94,17 +95,7 @@ def test_what_servers_run_on_hopper_keeps_its_ctas_and_multiplies_fp8():
     assert math.isnan(predict(problem, SERVERS, GPU).error_band or math.nan)
 
 
-@pytest.mark.parametrize(
-    ("words", "tile", "splits", "copied"),
-    [
-        # 8 tiles of 64 key blocks on 132 SMs: a tenth more than 3.9 an SM are 4.3, so 5, and 13 splits.
-        ("full heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128 page_size=64", (64, 128), 13, True),
-        ("full heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=64 page_size=64", (64, 192), 15, True),
-        # A window of 128 keys lies in four key blocks.
-        ("causal heads=64 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128 window=127", (128, 128), 1, False),
-        ("causal heads=64 kv_heads=8 seq_q=8192 head_dim=128 page_size=256", (128, 128), 1, False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_servers_tiles_splits_and_copies_are_those_of_the_source"))
 def test_servers_tiles_splits_and_copies_are_those_of_the_source(words, tile, splits, copied):
     problem = AttentionProblem.parse(words)
     found = resolved(problem, SERVERS, GPU)

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.calibration.fit import free_from
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.report import report_text
-from gemm_model.calibration.fit import free_from
 from gemm_model.calibration.residual_fit import borne_out, taken_forest
 from gemm_model.calibration.run import DONOR_KEPT, Choices, calibrate, surely_nearer
 from gemm_model.core.errors import InputError

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,16 @@ import pytest
 import gemm_model
 from gemm_model import GemmProblem, KernelConfig, predict
 from gemm_model.choice.fastest import kernel_times
-from gemm_model.choice.selection import Choice, Ranker, comparison, describe, parse_description, rank
+from gemm_model.choice.selection import (
+    Call,
+    Choice,
+    Ranker,
+    comparison,
+    describe,
+    parse_description,
+    rank,
+    summed_band,
+)
 from gemm_model.choice.table_ranking import choices_of, rank_table
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms
@@ -291,3 +301,24 @@ def test_a_comparison_names_the_phase_and_the_resource_that_grew_most():
     within = "and within its error band of 10.0 %; most of it in waves (+0.50 us); both limited by L2"
     assert comparison(near, fast) == f"10.50 us, 5.0 % more than {name} {within}"
     assert comparison(choice_of(64, 8.0, 6.0), fast) == f"10.00 us, the same as {name}"
+
+
+def test_a_sums_band_adds_what_calls_share_and_what_is_their_own():
+    calls = [
+        (Call(time_us=1.0, limiter="L2", error_band=0.05, own_band=0.04), 3.0),
+        (Call(time_us=1.0, limiter="L2", error_band=0.03), 1.0),
+    ]
+    # They share 3 %; the first has 4 % of its own on 3 of 4 us, which is 3 % of the sum.
+    assert summed_band(calls) == pytest.approx(math.hypot(0.03, 0.03))
+    # One without a band has the widest: 5 %, 4 % of it its own, on half of the time.
+    calls[1] = (replace(calls[1][0], error_band=None), 3.0)
+    assert summed_band(calls[:1]) == pytest.approx(0.05)
+    assert summed_band(calls) == pytest.approx(math.hypot(0.03, 0.04 * 0.5**0.5))
+    assert summed_band(calls[1:]) is None
+
+
+def test_a_kernel_is_described_by_what_is_not_usual():
+    usual = RANKER.rank(PROBLEM, 1).best.candidate
+    along = replace(usual, config=replace(usual.config, raster="along_m"))
+    assert ",raster=along_m" in describe(along)
+    assert "raster" not in describe(usual)

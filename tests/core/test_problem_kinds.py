@@ -12,7 +12,9 @@ from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import ConvProblem
 from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError
+from gemm_model.core.fields import problem_fields, problem_of_row
 from gemm_model.core.grouped import GroupedGemm
+from gemm_model.core.kind_columns import kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
 from tests.cases import cases
@@ -278,3 +280,35 @@ def test_rows_start_at_pixels_of_all_groups_and_at_a_filter_of_one():
     assert ConvProblem.parse(f"fprop {text}").row_steps == (96, 216, 64)
     assert ConvProblem.parse(f"dgrad {text}").row_steps == (64, 24, 96)
     assert ConvProblem.parse(f"wgrad {text}").row_steps == (64, 96, 24)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem.of(512, 256, 128, "e4m3", "fp16", b_dtype="e5m2", batch=3, epilogue="alpha,bias"),
+        replace(GemmProblem.of(512, 256, 128, batch=4), broadcast="a", a_major="m", c_major="m"),
+        GemmProblem.of(512, 256, 128, "nvfp4", "bf16"),
+        GemmProblem.of(512, 256, 128, "fp8", block_scaling="1x128,128x128"),
+        GemmProblem.of(512, 256, 128, groups="300,0,212"),
+        GemmProblem.of_conv(RESNET, "fp16"),
+        replace(GemmProblem.of(512, 256, 128), acc_dtype=GemmProblem.of(1, 1, 1).out_dtype),
+    ],
+)
+def test_the_fields_of_a_problem_tell_the_same_problem(problem):
+    assert problem_of_row({**problem_fields(problem), "in_dtype": ""}) == problem
+
+
+def test_a_row_of_a_convolution_has_its_sizes():
+    row = problem_fields(GemmProblem.of_conv(RESNET, "fp16"))
+    with pytest.raises(InputError, match="m, n, k are 7, .*; expected the implicit GEMM of conv"):
+        problem_of_row({**row, "m": 7})
+
+
+def test_what_a_batch_shares_and_how_groups_tile():
+    problem = replace(GemmProblem.of(512, 256, 128, batch=4), broadcast="b")
+    found = kind_columns(problem, 128.0, 64.0)
+    assert (found.a_shared, found.b_shared) == (False, True)
+    groups = GemmProblem.of(512, 256, 128, groups="300,0,212")
+    for rows, along_m in ((128.0, 2.5), (np.array([128.0, 256.0]), [2.5, 1.5])):
+        # Of 300 and 212 rows, 3 and 2 tiles of 128, 2 and 1 of 256.
+        assert np.asarray(kind_columns(groups, rows, 64.0).clusters_m) == pytest.approx(along_m)

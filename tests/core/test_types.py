@@ -11,8 +11,9 @@ from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multiplier_share, operand_type
 from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.core.gpu import gpu_from_mapping, with_sms
 from gemm_model.core.kernel_config import parse_extent
+from gemm_model.core.settings import load_settings
 from gemm_model.tables.schema import card_named
 from tests.cases import cases
 
@@ -276,3 +277,17 @@ def test_an_unknown_gpu_is_told_what_it_may_be_called(name, hint):
     with pytest.raises(InputError, match=f"unknown GPU '{name}'") as refused:
         load_gpu(name)
     assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize("sms", [0, 133, True, 66.0])
+def test_a_kernel_has_some_of_the_sms_of_its_card(sms):
+    assert with_sms(load_gpu("h200"), 132).sm_count == 132
+    with pytest.raises(InputError, match=f"sms is {sms}; expected 1 to 132, the SMs of h200"):
+        with_sms(load_gpu("h200"), sms)
+
+
+def test_an_option_told_twice_has_one_value():
+    told = (["model_opts.without=[clock]"], {"gpu": "h200", "model": "KernelModel"})
+    assert load_settings(*told, options={"without": ["clock"]}).options["without"] == ["clock"]
+    with pytest.raises(InputError, match=r"--without is \['l2'\] and model_opts.without \['clock'\]"):
+        load_settings(*told, options={"without": ["l2"]})

@@ -14,20 +14,14 @@ from gemm_model.kernel_model.clock import (
     light_load_share,
     voltage_squared,
 )
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200, row, times_of
 from tests.typed_numbers import numbers
 
 CLOCK, POWER = numbers().clock, numbers().power
 
 
-@pytest.mark.parametrize(
-    ("shares", "waves_us", "lost"),
-    [
-        ((0.0, 0.0, 0.0), 100.0, 0.0),
-        ((0.95, 0.8, 0.3), 40.0, 0.15),  # half of 0.3 within 40 us
-        ((0.95, 0.8, 0.3), 360.0, 0.27),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_clock_stands_at_light_load_sags_and_settles"))
 def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost):
     math, *memory = shares
     assert burst_clock_mhz(H200, CLOCK, math, sum(memory), waves_us) == pytest.approx(1980 * (0.92 - lost))

@@ -19,6 +19,7 @@ from gemm_model.kernel_model.placement import (
 )
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.family import TileOrder
+from tests.cases import cases
 from tests.kernel_model.kernels import H200, found_of
 
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
@@ -148,15 +149,7 @@ def test_a_gpu_whose_order_is_not_known_has_none():
     assert asked(replace(H200, tpc_rounds=()), 4096, 4096) is None
 
 
-@pytest.mark.parametrize(
-    ("rounds", "words"),
-    [
-        (3, "tpc_rounds is 3; expected a list"),
-        ([3], "expected a list"),
-        ([[0, "1"]], "expected a whole number"),
-        ([[-1]], "expected GPC numbers from 0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_bad_order_is_one_sentence"))
 def test_a_bad_order_is_one_sentence(rounds, words):
     values = {**load_gpu_mapping("h200"), "name": "mine", "tpc_rounds": rounds}
     with pytest.raises(InputError, match=f"GPU mine: .*{words}"):

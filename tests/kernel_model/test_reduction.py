@@ -16,6 +16,7 @@ from gemm_model.kernel_model.reduction import (
     workspace_bytes,
 )
 from gemm_model.kernels.family import TileOrder
+from tests.cases import cases
 from tests.kernel_model.kernels import row, times_of
 from tests.typed_numbers import numbers
 
@@ -82,14 +83,7 @@ def test_two_warpgroups_read_the_sums_back_twice_as_fast(warpgroups, expected):
     assert fold_clk(batch, SimpleNamespace(warpgroups=float(warpgroups)), SPLIT) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("split_k", "moved"),
-    [
-        (1, 0),
-        (4, 0),  # 132 clusters are 33 whole tiles: each keeps its place
-        (8, 4),  # 16 whole tiles and half of one: the last waits for the four it was moved before
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_turns_of_those_that_a_cluster_was_moved_before"))
 def test_turns_of_those_that_a_cluster_was_moved_before(split_k, moved):
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
     assert moved_turns(batch, SimpleNamespace(resident=132.0)) == moved

@@ -9,6 +9,7 @@ from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import merged_share, traffic
 from gemm_model.kernels.registry import family_of
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200, pair_of_ctas, row, schedule_of
 from tests.typed_numbers import numbers
 
@@ -67,13 +68,7 @@ def test_a_warm_l2_holds_what_fits_half_of_it():
     assert found.dram_read_bytes == pytest.approx(2 * 1024 * 1024 * 2 * (1 - 1 / (1 + 0.1**4)))
 
 
-@pytest.mark.parametrize(
-    ("mebibytes", "missed"),
-    [
-        (54, 0.10840),  # 0.9^20 is 0.12158, and 0.12158 / 1.12158 is lost
-        (66, 0.87060),  # 1.1^20 is 6.7275
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_an_l2_lets_go_as_steeply_as_its_card_says"))
 def test_an_l2_lets_go_as_steeply_as_its_card_says(mebibytes, missed):
     steep = replace(H200, l2_kept_share=1.0, l2_kept_order=20.0)  # 60 MiB
     batch = row((1024, 1024, 1024), cta_m=128, cta_n=128)

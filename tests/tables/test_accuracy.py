@@ -47,6 +47,10 @@ def test_best_single_config_by_hand():
     assert best_single_config(choices()).tolist() == pytest.approx([0.5, 1.0])
 
 
+def test_rows_of_other_batches_are_other_shapes():
+    assert top1_efficiency(choices().assign(batch=[1, 2, 1, 2])).tolist() == [1.0] * 4
+
+
 def test_a_single_config_needs_half_of_the_shapes():
     # Config 64 on shape 1 of 3, config 128 on shape 2 of 3, config 256 on shapes 2 and 3.
     rows = [(1, 64, 10.0), (2, 128, 10.0), (2, 256, 20.0), (3, 256, 30.0)]
