@@ -12,7 +12,7 @@ from gemm_model.bench.simt.measurements import read_measurements
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking
-from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput
+from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput, tile_clocks
 from gemm_model.hierarchy.instructions import operand_wavefronts, work_per_k
 from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
 from gemm_model.hierarchy.levels import datapath_of, machine_of
@@ -124,6 +124,17 @@ def test_a_power_cap_holds_large_products_at_the_published_rate_and_slows_no_dra
     assert reached[1] > 0.6
     thin_us = [runtime(each, TILE, (8192, 8192, 8), 2, PARAMETERS).runtime_us for each in (free, capped)]
     assert thin_us[1] == pytest.approx(thin_us[0], rel=0.1)
+    # 28 W at rest; 44 W for FMAs at 0.43 of the peak, at the lowest voltage; 80 pJ a byte of DRAM.
+    for shape in ((8192,) * 3, (4096, 128, 4096)):
+        found = runtime(capped, TILE, shape, 2, PARAMETERS, 64.0)
+        dram_w = 80e-6 * found.dram_bytes / found.runtime_us
+        assert 28.0 + 44.0 * found.busy / 0.43 + dram_w == pytest.approx(72.0, rel=0.01)
+
+
+def test_turing_reads_64_bytes_of_shared_memory_a_clock():
+    both = machine_of(load_gpu("t4"), MACHINE.datapath), MACHINE
+    clk = [tile_clocks(each, TILE, (4096,) * 3, 2, PARAMETERS)["smem"] for each in both]
+    assert clk[0] == 2.0 * clk[1]
 
 
 def test_products_of_a_batch_fill_waves_together():

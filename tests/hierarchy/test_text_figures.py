@@ -21,19 +21,11 @@ def a100():
 def test_dram_share_of_one_a100_sm(a100):
     # 2039 GB/s over 108 SMs at 1.41 GHz; the text cuts 13.39 to 13.3.
     assert a100.level("dram").bytes_per_clk == pytest.approx(2039e9 / (108 * 1.41e9), rel=1e-3)
-    assert int(10 * a100.level("dram").bytes_per_clk) / 10 == 13.3
 
 
-def test_cuda_cores_demand_512_bytes_a_clock(a100):
-    assert a100.datapath.fma_per_clk == 64
-    assert a100.datapath.demand_bytes_per_clk == 64 * 2 * 4 == 512
-
-
-def test_registers_amplify_by_4_and_dram_to_shared_by_38(a100):
-    assert a100.level("smem").bytes_per_clk == 128
-    demand = a100.datapath.demand_bytes_per_clk
-    assert demand / a100.level("smem").bytes_per_clk == 4
-    assert round(demand / a100.dram_bytes_per_clk) == 38
+def test_cuda_cores_demand_512_bytes_a_clock_4_times_shared_memory_s_and_38_times_dram_s(a100):
+    assert a100.datapath.demand_bytes_per_clk == 64 * 2 * 4 == 4 * a100.level("smem").bytes_per_clk
+    assert round(512 / a100.dram_bytes_per_clk) == 38
 
 
 def test_ridge_of_4_8_fma_per_byte(a100):
@@ -43,9 +35,7 @@ def test_ridge_of_4_8_fma_per_byte(a100):
 def test_intensity_of_4096_cubed_per_element_and_per_byte():
     # 4096^3 FMAs over 3 x 4096^2 elements is 4096 / 3; each element is 4 bytes.
     assert elements_intensity(4096, 4096, 4096) == pytest.approx(4096 / 3)
-    assert int(elements_intensity(4096, 4096, 4096)) == 1365
     assert byte_intensity(4096, 4096, 4096, 4, 4, 4) == pytest.approx(4096 / 12)
-    assert round(byte_intensity(4096, 4096, 4096, 4, 4, 4)) == 341
 
 
 def blocking(side, thread):

@@ -15,12 +15,12 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.hierarchy.blocking import WARP, Blocking
-from gemm_model.hierarchy.instructions import SCHEDULERS, work_per_k
+from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, work_per_k
 from gemm_model.hierarchy.levels import Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
-CLOCK_STEPS = 20
-"""Steps of the search for the clock [steps]; all kernels; chosen: halvings, to two millionths of the boost clock."""
+CLOCK_STEPS = 12
+"""Steps of the search for the clock [steps]; all kernels; chosen: halvings, to a 4,000th of the boost clock."""
 LIMITERS = (*UNITS, "latency")
 """Limiters: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or latency if too few CTAs hide it."""
 
@@ -57,6 +57,8 @@ class Runtime:
     l2_bytes: float
     clocks: Mapping[str, float] = field(default_factory=dict)
     """SM clocks that one CTA tile keeps each unit busy, and that it waits; of CUDA cores."""
+    busy: float = 0.0
+    """Share of the peak at the boost clock that FMAs reach, those of tiles' padding too; of CUDA cores."""
 
 
 def runtime(
@@ -69,7 +71,8 @@ def runtime(
 ) -> Runtime:
     """Runtime of `products` equal GEMMs of `shape` (m, n, k) in one launch, `ctas_per_sm` CTAs on each SM at once.
 
-    Under a power cap the card runs at `settled_clk_share` of its clock; memory is then faster, counted in clocks.
+    Under a power cap the clock falls until the kernel draws what the cap leaves; memory is then faster, counted in
+    clocks.
     """
     m, n, k = shape
     tiles = products * ceil(m / blocking.cta_m) * ceil(n / blocking.cta_n)
@@ -90,38 +93,35 @@ def runtime(
         runtime_us=total / machine.gpu.sm_clk_mhz,
         limiter=busiest if rate * clocks[busiest] >= room_numbers("hierarchy").busy_share else "latency",
         fraction_of_peak=products * m * n * k / (peak * total),
+        busy=tiles * blocking.cta_m * blocking.cta_n * k / (peak * total),
         clocks=clocks,
         dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
         l2_bytes=tiles * k * work_per_k(blocking).l2_bytes,
     )
-    share = settled_clk_share(
-        machine.gpu, found, tiles * blocking.cta_m * blocking.cta_n * k / (peak * total)
-    )
-    if share == 1.0:
-        return found
-    slower = replace(machine.gpu, sm_clk_mhz=machine.gpu.sm_clk_mhz * share, fp32_settled_share=None)
-    again = machine_of(slower, machine.datapath), blocking, shape, ctas_per_sm, parameters, products
-    found = runtime(*again)
-    return replace(found, fraction_of_peak=found.fraction_of_peak * share)
+    gpu, low, high = machine.gpu, 0.0, 1.0
+    for _ in range(CLOCK_STEPS if _drawn_share(gpu, found, 1.0) > 1.0 else 0):
+        share = (low + high) / 2.0
+        slower = replace(gpu, sm_clk_mhz=gpu.sm_clk_mhz * share, power_cap_w=None)
+        again = machine_of(slower, machine.datapath), blocking, shape, ctas_per_sm, parameters, products
+        found = runtime(*again)
+        found = replace(found, fraction_of_peak=found.fraction_of_peak * share, busy=found.busy * share)
+        low, high = (share, high) if _drawn_share(gpu, found, share) < 1.0 else (low, share)
+    return found
 
 
-def settled_clk_share(gpu: GpuSpec, found: Runtime, busy: float) -> float:
-    """The clock over that at boost [1] at which a kernel draws what the card's power cap leaves.
+def _drawn_share(gpu: GpuSpec, found: Runtime, clk_share: float) -> float:
+    """Power over what the card's cap leaves beyond rest [1], at `clk_share` of the boost clock; 0 where not known.
 
-    FMAs in all of the clocks meet the cap at the rate `fp32_settled_share` over the peak; here they are in `busy` of
-    them. Their power goes with the rate and the square of the voltage, which falls with the clock down to a floor;
-    DRAM's with the rate alone.
+    FMAs meet the cap at the rate `fp32_settled_share` over the peak. Their power goes with the rate and the square of
+    the voltage, which falls with the clock down to a floor; DRAM's with its rate alone.
     """
     settled, cap_w, numbers = gpu.fp32_settled_share, gpu.power_cap_w, room_numbers("hierarchy")
     if settled is None or cap_w is None:
-        return 1.0
-    dram = numbers.pj_per_dram_byte * found.dram_bytes / found.runtime_us * 1e-6 / (cap_w - gpu.resting_w)
-    floor, low, high = numbers.voltage_floor, 0.0, 2.0
-    for _ in range(CLOCK_STEPS):
-        share = (low + high) / 2.0
-        drawn = share * (busy / settled * (max(share, floor) / max(settled, floor)) ** 2 + dram)
-        low, high = (share, high) if drawn < 1.0 else (low, share)
-    return min(low, 1.0)
+        return 0.0
+    floor = numbers.voltage_floor
+    dram_w = numbers.pj_per_dram_byte * found.dram_bytes / found.runtime_us * 1e-6
+    voltage = max(clk_share, floor) / max(settled, floor)
+    return found.busy / settled * voltage**2 + dram_w / (cap_w - gpu.resting_w)
 
 
 def _throughput_of(clocks: Mapping[str, float], resident: int, parameters: RuntimeParameters) -> float:
@@ -149,7 +149,7 @@ def tile_clocks(
     slots = min(SCHEDULERS, resident * blocking.warps / room_numbers("hierarchy").clocks_between_issues)
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
     # The SM's ingress and its share of L2 both bound the loads.
-    l2 = machine.level("l2")
+    l2, smem_bytes_per_clk = machine.level("l2"), machine.gpu.smem_bytes_per_clk_per_sm
     l2_rates = [rate for rate in (l2.bytes_per_clk, l2.port_bytes_per_clk) if rate is not None]
     # Tiles that run at once lie along n: together they read some rows of A, and of B at most all of it.
     at_once = resident * machine.gpu.sm_count
@@ -167,7 +167,7 @@ def tile_clocks(
         wait = slices * (parameters.load_latency_clk if blocking.stages == 1 else parameters.barrier_clk)
     return {
         "issue": k * max(fma_clocks, issue_clocks),
-        "smem": k * work.wavefronts,
+        "smem": k * work.wavefronts * LINE_BYTES / smem_bytes_per_clk,
         "l2": k * work.l2_bytes / min(l2_rates) if l2_rates else 0.0,
         "dram": (k * dram_bytes + outputs_bytes) / machine.dram_bytes_per_clk,
         "latency": wait + parameters.load_latency_clk,
