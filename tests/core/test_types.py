@@ -62,6 +62,7 @@ BLACKWELL = (*ADA_AND_HOPPER, "e3m2", "e2m3", "e2m1")
 MULTIPLIED_ON = {
     name: types
     for names, types in (
+        ("p100_pcie p4", ()),
         ("v100_sxm2 v100_pcie", ("fp16",)),
         ("t4", ("fp16", "int8")),
         ("a100_pcie_40gb a100_pcie_80gb a100_sxm_40gb a100_sxm_80gb a10 a30 a40 rtx_3090 rtx_a6000", AMPERE),

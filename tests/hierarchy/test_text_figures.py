@@ -51,7 +51,6 @@ def test_a_4x4_thread_tile_matches_shared_memory_and_a_64x64_cta_tile_matches_dr
     dram, smem = matched.stages[0], matched.stages[1]
     assert (dram.name, smem.name) == ("dram -> smem", "smem -> registers")
     assert smem.amplification == 4
-    assert smem.delivered_bytes_per_clk == 512
     assert smem.fraction == 1
     assert dram.amplification == 64
     assert dram.fraction == pytest.approx(64 * 13.39 / 512, rel=1e-3)

@@ -18,11 +18,11 @@ from gemm_model.core.records import record_from
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2
 """Transfers per clock of DRAM [1/clk]; all GPUs: data move on both edges; JEDEC HBM and GDDR."""
-ARCHITECTURES = ("sm70", "sm75", "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
+WITHOUT_BF16 = ("sm60", "sm61", "sm70", "sm75")
+"""Architectures whose tensor cores, if any, multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
+ARCHITECTURES = (*WITHOUT_BF16, "sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121")
 """Architectures whose shared memory, clusters and tensor memory the kernels' rules know."""
 WITH_TENSOR_MEMORY = ("sm100", "sm103")
-WITHOUT_BF16 = ("sm70", "sm75")
-"""Architectures whose tensor cores multiply fp16 and no bf16 (PTX ISA, mma: `.bf16` from sm_80 on)."""
 NARROWING = ("tf32", "fp16", "fp8", "fp4")
 """Kinds of math of which none is slower than one before it; int8 is on sm_103."""
 KERNELS_OF = {"sm103": "sm100", "sm121": "sm120"}
@@ -78,6 +78,8 @@ class GpuSpec:
     flop_per_clk_per_sm: Mapping[str, float] = field(hash=False, metadata={"interval": "tensor_interval"})
     """Dense tensor FLOP by kind of math."""
     cuda_core_fma_per_clk_per_sm: float = number("FMA/clk", 1, 1024)
+    warp_instructions_per_clk_per_sm: float = number("1/clk", 1, 16, default=4.0)
+    """What the schedulers of an SM start; one for each of its four parts since Volta."""
     fp32_settled_share: float | None = number("1", 0.05, 1, default=None)
     """FMA rate of large fp32 products on CUDA cores under the power cap, over the peak; None: no cap is met."""
     l2_bytes: float = number("bytes", 2**17, 2**34)

@@ -15,7 +15,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.hierarchy.blocking import WARP, Blocking
-from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, work_per_k
+from gemm_model.hierarchy.instructions import LINE_BYTES, work_per_k
 from gemm_model.hierarchy.levels import Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
@@ -146,7 +146,8 @@ def tile_clocks(
     work = work_per_k(blocking)
     fma_clocks = work.fma_instructions * WARP / machine.datapath.fma_per_clk
     # A scheduler needs several warps to issue every clock, because a warp waits between its instructions.
-    slots = min(SCHEDULERS, resident * blocking.warps / room_numbers("hierarchy").clocks_between_issues)
+    most = machine.gpu.warp_instructions_per_clk_per_sm
+    slots = min(most, resident * blocking.warps / room_numbers("hierarchy").clocks_between_issues)
     issue_clocks = work.instructions / slots / parameters.issue_efficiency
     # The SM's ingress and its share of L2 both bound the loads.
     l2, smem_bytes_per_clk = machine.level("l2"), machine.gpu.smem_bytes_per_clk_per_sm

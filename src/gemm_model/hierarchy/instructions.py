@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from gemm_model.config.numbers import room_numbers
 from gemm_model.hierarchy.blocking import WARP, Blocking
 
-SCHEDULERS = 4
-"""Warp instructions that an SM starts per clock [1/clk]; since Volta: one for each of its four parts;
-datasheet."""
 LINE_BYTES = 128
 """Bytes of a wavefront [B]; one clock of the L1 / shared-memory SRAM, or one line of global memory; CUDA C++
 Programming Guide."""

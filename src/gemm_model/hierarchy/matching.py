@@ -12,7 +12,7 @@ from math import ceil, isqrt
 
 from gemm_model.core.errors import require_one_of
 from gemm_model.hierarchy.blocking import OPERANDS_FROM_SMEM, WARP, Blocking
-from gemm_model.hierarchy.instructions import LINE_BYTES, SCHEDULERS, operand_wavefronts, work_per_k
+from gemm_model.hierarchy.instructions import LINE_BYTES, operand_wavefronts, work_per_k
 from gemm_model.hierarchy.levels import Machine
 
 OUTPUT_MODES = ("ignored", "once", "each_slice")
@@ -239,7 +239,7 @@ def _datapath_stage(machine: Machine, blocking: Blocking) -> Stage:
     path = machine.datapath
     if blocking.thread_m:
         share = work_per_k(blocking).fma_share
-        supply = SCHEDULERS * WARP * (path.a_bytes + path.b_bytes)
+        supply = machine.gpu.warp_instructions_per_clk_per_sm * WARP * (path.a_bytes + path.b_bytes)
         name = "instruction slots"
     else:
         share, supply, name = 1.0, path.demand_bytes_per_clk, "registers -> datapath"
