@@ -103,6 +103,13 @@ def test_ctas_of_an_sm_as_compiled_for_sm80():
     assert resources_of(SMALL, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [3, 1, 2]
 
 
+def test_four_warps_with_128_sums_a_thread_spill_on_sm80():
+    # Triton 3.4's kernels: 104, 328 and 288 bytes a thread; none where eight warps share the sums.
+    tiles = (64, 256, 64, 1, 4, 3), (64, 256, 128, 1, 4, 3), (128, 128, 128, 1, 4, 3), (64, 256, 64, 1, 8, 3)
+    found = resources_of(SMALL, TileGrid.of([TileConfig(*each) for each in tiles]), load_gpu("a100_sxm_80gb"))
+    assert found.spilled * 255 * 4 == pytest.approx([104, 328, 288, 0], rel=0.2)
+
+
 def test_dram_takes_longer_for_large_tiles_and_short_rings():
     # 16 x 64 x 256 in bf16: 32 KiB of weights a k tile. Two of four CTAs an SM, or four of one, over 16 k steps.
     # An SM's share of the A100's DRAM is 1,800 GB/s over 108.
