@@ -96,18 +96,14 @@ def test_warps_read_the_operands_of_mmas_from_registers():
     assert read == [(16 * 4 + 64) * 64 * 2, (16 * 4 + 32 * 2) * 64 * 2]
 
 
-def test_ctas_of_an_sm_as_compiled_for_sm80():
-    # Triton 3.6's kernels: 168, 163 and 66 registers a thread; the last is bound by shared memory.
-    tiles = (64, 128, 64, 1, 4, 3), (128, 128, 64, 1, 8, 3), (16, 128, 128, 1, 8, 3)
+def test_registers_and_ctas_as_compiled_for_sm80():
+    # Triton 3.6's kernels: 168, 163 and 66 registers a thread; the third is bound by shared memory. 3.4 spills 328
+    # bytes a thread of the last.
+    tiles = (64, 128, 64, 1, 4, 3), (128, 128, 64, 1, 8, 3), (16, 128, 128, 1, 8, 3), (64, 256, 128, 1, 4, 3)
     grid = TileGrid.of([TileConfig(*each) for each in tiles])
-    assert resources_of(SMALL, grid, load_gpu("a100_sxm_80gb")).ctas_per_sm.tolist() == [3, 1, 2]
-
-
-def test_four_warps_with_128_sums_a_thread_spill_on_sm80():
-    # Triton 3.4's kernels: 104, 328 and 288 bytes a thread; none where eight warps share the sums.
-    tiles = (64, 256, 64, 1, 4, 3), (64, 256, 128, 1, 4, 3), (128, 128, 128, 1, 4, 3), (64, 256, 64, 1, 8, 3)
-    found = resources_of(SMALL, TileGrid.of([TileConfig(*each) for each in tiles]), load_gpu("a100_sxm_80gb"))
-    assert found.spilled * 255 * 4 == pytest.approx([104, 328, 288, 0], rel=0.2)
+    found = resources_of(SMALL, grid, load_gpu("a100_sxm_80gb"))
+    assert found.ctas_per_sm.tolist() == [3, 1, 2, 1]
+    assert found.spilled * 255 * 4 == pytest.approx([0, 0, 0, 328], rel=0.05)
 
 
 def test_dram_takes_longer_for_large_tiles_and_short_rings():
@@ -140,11 +136,6 @@ def test_warm_weights_come_from_l2():
     warm = replace(cold, warm=True)
     assert model.times_of(warm).dram_us[0] < 0.2 * model.times_of(cold).dram_us[0]
     assert model.latency_clk(warm)[0] == pytest.approx(H200.l2_latency_clk, rel=0.01)
-
-
-def test_what_does_not_fit_takes_for_ever():
-    product = ServedProduct(tokens=512, n=1536, k=2048, experts=128, topk=8)
-    assert np.isinf(predicted(product, TileGrid.of([TileConfig(256, 256, 256, 1, 8, 5)]), H200).total_us[0])
 
 
 def test_a_card_without_the_type_is_refused():

@@ -62,9 +62,8 @@ class MoeCell:
         """The type as file names hold it."""
         if self.dtype in ("bf16", "fp16"):
             return ""
-        kind = {"e4m3": "fp8", "int8": "int8", "int4": "int4"}[self.dtype]
-        bits = "w4a16" if self.dtype == "int4" else "w8a16" if self.weights_only else "w8a8"
-        return f",dtype={kind}_{bits}"
+        kind = "fp8" if self.dtype == "e4m3" else self.dtype
+        return f",dtype={kind}_w8a{16 if self.weights_only else 8}"
 
     def product(self, tokens: int, *, down: bool) -> ServedProduct:
         """The first product (gate and up together) or the second one."""

@@ -185,12 +185,10 @@ def launches_of(
     routing: str | Sequence[int] = "uniform",
     *,
     warm: bool = False,
-    numbers: Numbers | None = None,
 ) -> Launches:
     """The launches of all configurations of `grid`; raises InputError where the card lacks the type."""
     gpu.flop_per_us(element_type(product.math_type).math_kind)
-    numbers = numbers or room_numbers("serving")
-    kernels, step_sm_clk, step_work_clk = _kernels(product.smallest, grid, gpu, numbers)
+    kernels, step_sm_clk, step_work_clk = _kernels(product.smallest, grid, gpu)
     sizes, size_of_each = np.unique(grid.cta_m, return_inverse=True)
     tiles = [row_tiles(product, int(size), routing) for size in sizes]
     return Launches(
@@ -206,11 +204,9 @@ def launches_of(
 
 
 @lru_cache(maxsize=8)
-def _kernels(
-    product: ServedProduct, grid: TileGrid, gpu: GpuSpec, numbers: Numbers
-) -> tuple[Kernels, FloatArray, FloatArray]:
+def _kernels(product: ServedProduct, grid: TileGrid, gpu: GpuSpec) -> tuple[Kernels, FloatArray, FloatArray]:
     """What products of all sizes share, kept for the next one: the kernels, and their steps' clocks."""
-    resources = resources_of(product, grid, gpu)
+    numbers, resources = room_numbers("serving"), resources_of(product, grid, gpu)
     kernels = Kernels(product=product, grid=grid, gpu=gpu, numbers=numbers, resources=resources)
     return kernels, _step_sm_clk(kernels), _step_work_clk(kernels)
 

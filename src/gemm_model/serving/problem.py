@@ -11,7 +11,8 @@ from gemm_model.core.sizes import size_of
 MOE, BLOCK_FP8 = "triton_moe", "triton_block_fp8"
 FAMILIES = (MOE, BLOCK_FP8)
 """The kernels of vLLM and SGLang that read files of tuned configurations."""
-OPERANDS = ("bf16", "fp16", "e4m3", "int8", "int4")
+INT4, INT4_BYTES = "int4", 0.5
+OPERANDS = ("bf16", "fp16", "e4m3", "int8", INT4)
 """Types of the weights; int4 is unpacked to 16 bits before it is multiplied, as are weights-only int8."""
 SCALINGS = ("none", "tensor", "channel", "block128x128")
 """Weights and activations that share a scale: all, a row each, or blocks of 128 x 128 (1 x 128 of A)."""
@@ -49,23 +50,24 @@ class ServedProduct:
             raise InputError(
                 f"{self.topk} experts a token and {self.experts} here, of {total}; expected at most as many"
             )
-        require_one_of(f"in_dtype is {self.in_dtype!r}", element_type(self.in_dtype).name, OPERANDS)
-        object.__setattr__(self, "in_dtype", element_type(self.in_dtype).name)
+        name = INT4 if self.in_dtype == INT4 else element_type(self.in_dtype).name
+        require_one_of(f"in_dtype is {self.in_dtype!r}", name, OPERANDS)
+        object.__setattr__(self, "in_dtype", name)
         require_one_of(f"scaling is {self.scaling!r}", self.scaling, SCALINGS)
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of one element of B."""
-        return element_type(self.in_dtype).bits / 8.0
+        return INT4_BYTES if self.in_dtype == INT4 else element_type(self.in_dtype).bytes_per_element
 
     @property
     def math_type(self) -> str:
         """The type that the tensor cores multiply."""
-        return "bf16" if self.weights_only else self.in_dtype
+        return "bf16" if self.weights_only or self.in_dtype == INT4 else self.in_dtype
 
     @property
     def activation_bytes(self) -> float:
-        return element_type(self.math_type).bits / 8.0
+        return element_type(self.math_type).bytes_per_element
 
     @property
     def rows(self) -> float:
