@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, any_of
+from gemm_model.core.elementwise import Values
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.edge_tiles import EdgeFill, edge_fill
 from gemm_model.kernel_model.epilogue import (
@@ -17,7 +17,7 @@ from gemm_model.kernel_model.epilogue import (
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.mainloop import KTile, k_tile
 from gemm_model.kernel_model.reduction import turns_clk
-from gemm_model.kernel_model.traffic import Traffic, fresh_share, rows_missed_share, traffic
+from gemm_model.kernel_model.traffic import Traffic, fresh_share, traffic
 
 
 @formula_record
@@ -54,7 +54,8 @@ def demand_of(kernel: Kernel) -> Demand:
     """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
     edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
     moved = traffic(kernel)
-    step = k_tile(kernel, _scale_misses(kernel, moved), fresh_share(moved, kernel.schedule))
+    # Scale factors lie by rows: those of rows that L2 does not hold come from DRAM.
+    step = k_tile(kernel, moved.from_dram * moved.rows_missed, fresh_share(moved, kernel.schedule))
     return Demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 
@@ -73,12 +74,3 @@ def _tile(kernel: Kernel, step: KTile) -> TileDemand:
         turns_clk=turns_clk(kernel),
         stall=stall_of(kernel, mainloop, epilogue, fused),
     )
-
-
-def _scale_misses(kernel: Kernel, moved: Traffic) -> Values:
-    """Share of k tiles whose scale factors come from DRAM: of rows that L2 does not hold."""
-    kinds = kernel.batch.kinds
-    if kinds is None or not any_of(kinds.software_scales):
-        return 0.0
-    missed = rows_missed_share(kernel)
-    return moved.from_dram * missed

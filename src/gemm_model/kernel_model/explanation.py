@@ -119,8 +119,7 @@ def explain(
     asked = {text: parse_change(text) for text in what_if}
     world = World(problem=problem, config=config, gpu=gpu, options=chosen)
     prediction, composed = world.predicted(), world.composed()
-    composed_us = float(composed.times.runtime_us)
-    schedule = composed.kernel.schedule
+    composed_us, schedule = float(composed.times.runtime_us), composed.kernel.schedule
     changes = {**asked, **_changes(world, composed)}
     return Explanation(
         prediction=prediction,

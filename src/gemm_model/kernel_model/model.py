@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -81,6 +81,7 @@ Whole: TypeAlias = tuple[tuple[Any, ...], Searched]
 """Phases, details, bytes and elasticities, and what a search needs."""
 
 
+@dataclass(eq=False)
 class KernelModel:
     """runtime = launch + first load + waves of tiles + last epilogue; a wave lasts as long as its slowest
     resource.
@@ -102,36 +103,31 @@ class KernelModel:
     prices_split_k = True
     beyond_plain = True
 
-    def __init__(
-        self,
-        gpu: GpuSpec,
-        *,
-        calibration: str | Calibration = "auto",
-        regime: str = "burst",
-        l2: str = COLD,
-        without: Sequence[str] = (),
-        residual: str = AUTO,
-    ) -> None:
-        regime = regime_name(regime)
-        require_one_of(f"regime is {regime!r}", regime, REGIMES)
-        require_one_of(f"l2 is {l2!r}", l2, L2_STATES)
-        if not isinstance(without, list | tuple | set | frozenset):
-            raise InputError(f"without is {without!r}; expected a list of {', '.join(MECHANISM_NAMES)}")
-        for mechanism in without:
+    gpu: GpuSpec
+    _: KW_ONLY
+    calibration: str | Calibration = "auto"
+    regime: str = "burst"
+    l2: str = COLD
+    without: Collection[str] = ()
+    residual: str = AUTO
+
+    def __post_init__(self) -> None:
+        self.regime = regime_name(self.regime)
+        require_one_of(f"regime is {self.regime!r}", self.regime, REGIMES)
+        require_one_of(f"l2 is {self.l2!r}", self.l2, L2_STATES)
+        if not isinstance(self.without, list | tuple | set | frozenset):
+            raise InputError(f"without is {self.without!r}; expected a list of {', '.join(MECHANISM_NAMES)}")
+        for mechanism in self.without:
             if mechanism not in MECHANISM_NAMES:
                 raise InputError(f"without {mechanism!r}; expected some of {', '.join(MECHANISM_NAMES)}")
-        self.gpu = gpu
-        self.regime = regime
-        self.l2 = l2
-        self.without = frozenset(without)
-        self._named = _named_calibration(calibration)
+        self.without = frozenset(self.without)
+        self._named = _named_calibration(self.calibration)
         self._knowledge: dict[tuple[str, str], Knowledge] = {}
         self._kernels: dict[tuple[Any, ...], Inputs] = {}
         self._whole = Traced(lambda batch, resources: self._evaluation(batch, resources).whole())
         self._least = Traced(self._least_us)
         self._searched = Traced(lambda batch, resources: self._evaluation(batch, resources).searched())
-        self._residuals = self._own_residuals(residual)
-        self._corrects_picks = residual == AUTO
+        self._residuals = self._own_residuals(self.residual)
 
     def _own_residuals(self, wanted: str) -> dict[str, Residual]:
         """The requested residuals by family; a borrowed calibration has none."""
@@ -180,7 +176,7 @@ class KernelModel:
         found = heuristic_choices().get(family, HeuristicChoice())
         path = picks_of(self.gpu.name, family)
         alone = self.regime == ALONE and self.l2 == COLD and not self.without
-        if not (self._corrects_picks and alone and path.is_file()):
+        if not (self.residual == AUTO and alone and path.is_file()):
             return found
         residual = load_pick_residual(path)
         calibration, _ = self.calibration_of(family)

@@ -211,47 +211,69 @@ def _partial_sums(sharers: Values, order: TileOrder) -> Values:
 
 
 def _waves(batch: GemmBatch, order: TileOrder, tiles: Values, at_once: Values, k_tiles: Values) -> TileWaves:
-    """Waves of whole tiles; with stream-K, the last one or two as equal shares of their k tiles.
-
-    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: if the last wave is not full, its tiles and those of
-    the wave before are spread over as many clusters as get `fewest_stream_k_tiles` each. A whole number of
-    clusters for each tile is split-K.
-    """
+    """Waves of whole tiles; with stream-K, the last one or two as equal shares of their k tiles."""
     resident = minimum(at_once, tiles)
     full = floor(tiles / resident)
     last_work: Values = 1.0
-    sharers: Values = batch.split_k
-    shared: Values = 1.0
     if order.scheduler.evens_out:
         full = ceil(tiles / resident) - 1.0
         last_work = _last_of_unlike_groups(batch, full)
-    if any_of(batch.stream_k):
-        fewest = room_numbers("kernel_model").fewest_stream_k_tiles
-        deals = batch.stream_k & (tiles > floor(tiles / at_once) * at_once) & (k_tiles > fewest)
-        whole = maximum(floor(tiles / at_once) - 1.0, 0.0)
-        dealt = tiles - whole * at_once
-        clusters = maximum(minimum(floor(dealt * k_tiles / fewest), at_once), 1.0)
-        even = clusters / dealt == floor(clusters / dealt)
-        share = dealt * k_tiles / clusters
-        # A share that begins within a tile leaves pieces at both ends of it, of the fewest at least: the
-        # longest share takes over a shorter piece of its neighbour.
-        between = maximum(k_tiles - 2.0 * fewest, 0.0)
-        pieces = where(even, clusters / dealt, floor(between / share) + 2.0)
-        longest = where(even, share, share + fewest - 1.0)
-        resident, full = where(deals, clusters, resident), where(deals, whole, full)
-        last_work = where(deals, longest / k_tiles, 1.0)
-        sharers = where(deals, pieces, batch.split_k)
-        shared = where(deals, dealt / tiles, 1.0)
+    dealt = _dealt(tiles, at_once, k_tiles)
+    deals = batch.stream_k & dealt.possible
+    resident, full = where(deals, dealt.clusters, resident), where(deals, dealt.whole_waves, full)
+    sharers = where(deals, dealt.pieces, batch.split_k)
     return TileWaves(
         tiles=tiles,
         resident=resident,
         full_waves=full,
         last_tiles=tiles - full * resident,
-        last_work=last_work,
+        last_work=where(deals, dealt.longest, last_work),
         sharers=sharers,
         splits_at_once=_splits_at_once(batch, resident, tiles, order),
-        partial_sums=shared * _partial_sums(sharers, order),
+        partial_sums=where(deals, dealt.tiles / tiles, 1.0) * _partial_sums(sharers, order),
         k_tiles=k_tiles,
+    )
+
+
+@formula_record
+class _Dealt:
+    """Tiles whose k tiles are dealt evenly to clusters; each field is a number or an array."""
+
+    possible: Flags
+    tiles: Values
+    whole_waves: Values
+    """Waves of whole tiles before."""
+    clusters: Values
+    longest: Values
+    """Largest share of a cluster [tiles]."""
+    pieces: Values
+    """Clusters that share a tile."""
+
+
+def _dealt(tiles: Values, at_once: Values, k_tiles: Values) -> _Dealt:
+    """What stream-K deals.
+
+    CUTLASS `PersistentTileSchedulerSm90StreamKParams`: if the last wave is not full, its tiles and those of
+    the wave before are spread over as many clusters as get `fewest_stream_k_tiles` each. A whole number of
+    clusters for each tile is split-K.
+    """
+    fewest = room_numbers("kernel_model").fewest_stream_k_tiles
+    full = floor(tiles / at_once)
+    whole = maximum(full - 1.0, 0.0)
+    dealt = tiles - whole * at_once
+    clusters = maximum(minimum(floor(dealt * k_tiles / fewest), at_once), 1.0)
+    even = clusters / dealt == floor(clusters / dealt)
+    share = dealt * k_tiles / clusters
+    # A share that begins within a tile leaves pieces at both ends of it, of the fewest at least: the
+    # longest share takes over a shorter piece of its neighbour.
+    between = maximum(k_tiles - 2.0 * fewest, 0.0)
+    return _Dealt(
+        possible=(tiles > full * at_once) & (k_tiles > fewest),
+        tiles=dealt,
+        whole_waves=whole,
+        clusters=clusters,
+        longest=where(even, share, share + fewest - 1.0) / k_tiles,
+        pieces=where(even, clusters / dealt, floor(between / share) + 2.0),
     )
 
 

@@ -65,6 +65,8 @@ class Traffic:
     """What a counter shows beside l2_load_bytes: code, parameters, descriptors."""
     merged_bytes: Values
     """Bytes that coalescing saves L2, which tiles lose as they drift apart."""
+    rows_missed: Values
+    """Share of a wave's row panels that come from DRAM [1]: new panels and evicted ones."""
     from_dram: Values
     """Share of the operands that L2 does not hold at the start; of B alone if the kernel before wrote A."""
 
@@ -85,24 +87,22 @@ def traffic(kernel: Kernel) -> Traffic:
     read_once = operands + sources
     kept = _operands_kept(kernel, read_once + output)
     panels, asked = _wave_panels(batch, schedule), _requests(kernel)
-    new = _new_panels(panels, schedule)
+    fresh = _fresh_panels(panels, kernel)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, new, 0.0, kernel))
-    reads = scaled(_dram_reads(kernel, operands, in_step, panels, new) + sources, 1.0 - kept)
+    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, panels.new, 0.0, kernel))
+    reads = scaled(_dram_reads(kernel, operands, in_step, panels, fresh) + sources, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
     workspace = workspace_bytes(batch, schedule, kernel.family.tile_order)
     reads = _reads_beside_others(kernel, reads, kept, workspace) + scaled(gpu.dram_launch_bytes, 1.0 - kept)
     writes = output + workspace
     crossing = _crossing_share(panels, schedule, asked.equal) * reads
-    in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
-    stored = L2_WRITES * writes + in_pieces
+    stored, uncounted = _l2_stores(batch, numbers, writes)
     beside = asked.outside * k_bytes + crossing + stored + sources
     beside = beside + spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
     l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
-    merged = k_bytes * _merged_bytes(asked, new, l2_us, kernel)
+    merged = k_bytes * _merged_bytes(asked, panels.new, l2_us, kernel)
     requests = k_bytes * asked.bytes - merged
-    known = room_numbers("kernel_model")
     return Traffic(
         operand_bytes=read_once,
         wave_bytes=panels.bytes,
@@ -113,12 +113,25 @@ def traffic(kernel: Kernel) -> Traffic:
         crossing_bytes=crossing,
         l2_load_bytes=requests + beside,
         l2_store_bytes=stored,
-        l2_uncounted_bytes=scaled(in_pieces, 1.0 - known.misaligned_counted_share),
-        l2_launch_bytes=gpu.l2_launch_bytes
-        + known.l2_bytes_per_cta * schedule.resident * kernel.cluster_size,
+        l2_uncounted_bytes=uncounted,
+        l2_launch_bytes=_l2_launch_bytes(kernel),
         merged_bytes=merged,
+        rows_missed=in_order(schedule.minor_is_m, *fresh)[0],
         from_dram=from_dram,
     )
+
+
+def _l2_stores(batch: GemmBatch, numbers: KernelNumbers, written: Values) -> tuple[Values, Values]:
+    """Bytes of L2's work for what is written, and those among them that no counter shows."""
+    in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
+    uncounted = scaled(in_pieces, 1.0 - room_numbers("kernel_model").misaligned_counted_share)
+    return L2_WRITES * written + in_pieces, uncounted
+
+
+def _l2_launch_bytes(kernel: Kernel) -> Values:
+    """Bytes that a counter of L2 shows of the launch itself."""
+    of_ctas = room_numbers("kernel_model").l2_bytes_per_cta * kernel.schedule.resident * kernel.cluster_size
+    return kernel.gpu.l2_launch_bytes + of_ctas
 
 
 def _operands_kept(kernel: Kernel, own_bytes: Values) -> Values:
@@ -248,7 +261,7 @@ def kept_share(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0)
 
 
 def _dram_reads(
-    kernel: Kernel, operands: Values, requests: Values, panels: _WavePanels, new: tuple[Values, Values]
+    kernel: Kernel, operands: Values, requests: Values, panels: _WavePanels, fresh: tuple[Values, Values]
 ) -> Values:
     """Bytes of `operands` that come from DRAM, given the bytes that SMs request.
 
@@ -257,7 +270,6 @@ def _dram_reads(
     reads its minor panels again, the next group the major operand: from L2, if it kept them meanwhile.
     """
     waves = maximum(kernel.schedule.tiles / kernel.schedule.resident, 1.0)
-    fresh = _fresh_panels(panels, new, kernel)
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
     late = maximum(requests - streamed, 0.0) * _late_share(kernel, streamed, requests)
     # Operands that fit in L2 together stay, however far apart the tiles are.
@@ -289,18 +301,10 @@ def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
     return kept_share(passed_bytes, capacity, room_numbers("kernel_model").l2_panel_order)
 
 
-def _new_panels(panels: _WavePanels, schedule: TileSchedule) -> tuple[Values, Values]:
-    """Shares of a wave's minor and major panels that no wave before has read [1]."""
-    waves = maximum(schedule.tiles / schedule.resident, 1.0)
-    minor_new = minimum(panels.minor_operand_bytes / (waves * panels.minor_bytes), 1.0)
-    major_new = minimum(panels.major_operand_bytes / (waves * panels.major_bytes), 1.0)
-    return minor_new, major_new
-
-
-def _fresh_panels(panels: _WavePanels, new: tuple[Values, Values], kernel: Kernel) -> tuple[Values, Values]:
+def _fresh_panels(panels: _WavePanels, kernel: Kernel) -> tuple[Values, Values]:
     """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
     schedule, capacity = kernel.schedule, _capacity(kernel)
-    minor_new, major_new = new
+    minor_new, major_new = panels.new
     across = minimum((schedule.groups - 1.0) * major_new, 1.0 - major_new)
     next_wave = _panels_kept(panels.until_minor_bytes, capacity)
     if kernel.family.tile_order.serpentine:
@@ -359,15 +363,14 @@ class _WavePanels:
 
     minor_bytes: Values
     major_bytes: Values
-    minor_operand_bytes: Values
-    """Bytes of the whole operand, once."""
-    major_operand_bytes: Values
     until_minor_bytes: Values
     """Bytes that L2 takes in until the next wave of a group reads the minor panels again."""
     until_major_bytes: Values
     """Bytes that L2 takes in until the next group reads the major panels again."""
     until_last_bytes: Values
     """The same for the panels that a group walks back to last."""
+    new: tuple[Values, Values]
+    """Shares of a wave's minor and major panels that no wave before has read [1]."""
 
     @property
     def bytes(self) -> Values:
@@ -400,7 +403,9 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     until_major = minor + schedule.group_steps * major_panel * major_matrices + group_tiles * tile_output
     until_last = until_major + minor + group_tiles * tile_output
     operands = in_order(schedule.minor_is_m, batch.a_once_bytes, batch.operand_bytes - batch.a_once_bytes)
-    return _WavePanels(minor, major, *operands, until_minor, until_major, until_last)
+    waves = maximum(schedule.tiles / schedule.resident, 1.0)
+    new = minimum(operands[0] / (waves * minor), 1.0), minimum(operands[1] / (waves * major), 1.0)
+    return _WavePanels(minor, major, until_minor, until_major, until_last, new)
 
 
 def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Values, Values]) -> Values:
@@ -416,13 +421,6 @@ def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Va
     major_gpcs = clusters / maximum(schedule.major_panels, 1.0) * (1.0 - major_equal)
     minor_cross, major_cross = 1.0 - 0.5**minor_gpcs, 1.0 - 0.5**major_gpcs
     return (panels.minor_bytes * minor_cross + panels.major_bytes * major_cross) / panels.bytes
-
-
-def rows_missed_share(kernel: Kernel) -> Values:
-    """Share of a wave's row panels that miss in L2 [1]: new panels and evicted ones."""
-    panels = _wave_panels(kernel.batch, kernel.schedule)
-    fresh = _fresh_panels(panels, _new_panels(panels, kernel.schedule), kernel)
-    return in_order(kernel.schedule.minor_is_m, *fresh)[0]
 
 
 def _merged_bytes(asked: _Requests, new: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:

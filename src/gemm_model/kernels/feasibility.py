@@ -168,14 +168,11 @@ def at_cells(values: Any, orders: Any, kernels: Any) -> Any:
 def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resources:
     """Shared memory, stages, registers and tensor memory of each row of a family's kernels.
 
-    A requested number of stages or cta_k is used as given. Otherwise cta_k is 128 bytes, and the stages fill
-    the shared memory that barriers and epilogue buffers leave.
+    Stages and cta_k are as asked for; else cta_k is 128 bytes, and the stages fill what the epilogue leaves.
     """
     rules, code = family.resources, compiled_code(family.name)
-    # The wider operand fills the 128 bytes of a row, so its type sets the depth of a k tile.
-    k_bits = maximum(batch.a_bits, batch.b_bits)
     loads = rules.loads_of_k_tile(batch)
-    cta_k = where(batch.cta_k > 0, batch.cta_k / loads, K_BYTES_PER_STAGE * 8.0 / k_bits)
+    cta_k = where(batch.cta_k > 0, batch.cta_k / loads, K_BYTES_PER_STAGE * 8.0 / _k_bits(batch))
     scale_bytes = _scale_bytes(batch) * cta_k
     stage_bytes = _row_bytes(batch) * cta_k + scale_bytes
     warpgroups, sector_share = rules.warpgroups(batch), rules.stored_sector_share(batch)
@@ -184,7 +181,6 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
     parts = rules.epilogue_tile(batch, (warpgroups > 1) & negated(by_columns))
     epilogue_bytes = _epilogue_bytes(batch, rules, parts, sector_share)
     stages = _stages(batch, gpu, rules, stage_bytes, epilogue_bytes)
-    of_tmem = 1.0 if family.tile_period.in_tensor_memory else 0.0
     return Resources(
         cta_k=cta_k,
         b_holders=batch.b_holders,
@@ -195,7 +191,7 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         store_elements=parts[0] * parts[1],
         stages=stages,
         loads_under_way=maximum(stages - rules.held_stages(batch), 1.0),
-        math_in_round_trip=_math_in_round_trip(batch, rules, cta_k * k_bits, warpgroups),
+        math_in_round_trip=_math_in_round_trip(batch, rules, cta_k, warpgroups),
         in_step=rules.in_step(batch),
         k_tile_loads=loads,
         stored_sector_share=sector_share,
@@ -207,9 +203,22 @@ def resources_of(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> Resour
         split_waits=where(batch.split_k > 1.0, code.split_waits or 0.0, 0.0),
         beside_drain_clk=code.beside_drain_clk or 0.0,
         **_registers(batch, family, warpgroups, mma_columns),
-        tmem_columns=batch.cta_n * of_tmem,
-        scale_columns=scale_bytes / SCALE_BYTES_PER_COLUMN * of_tmem,
+        **_tensor_memory(batch, family, scale_bytes),
     )
+
+
+def _k_bits(batch: GemmBatch) -> Values:
+    """The wider operand fills the 128 bytes of a row, so its type sets the depth of a k tile."""
+    return maximum(batch.a_bits, batch.b_bits)
+
+
+def _tensor_memory(batch: GemmBatch, family: KernelFamily, scale_bytes: Values) -> dict[str, Any]:
+    """Columns of a tile's accumulators and scale factors in tensor memory."""
+    used = 1.0 if family.tile_period.in_tensor_memory else 0.0
+    return {
+        "tmem_columns": batch.cta_n * used,
+        "scale_columns": scale_bytes / SCALE_BYTES_PER_COLUMN * used,
+    }
 
 
 def _row_bytes(batch: GemmBatch) -> Values:
@@ -267,15 +276,13 @@ def _registers(
     }
 
 
-def _math_in_round_trip(
-    batch: GemmBatch, rules: ResourceRules, k_tile_bits: Values, warpgroups: Values
-) -> Values:
+def _math_in_round_trip(batch: GemmBatch, rules: ResourceRules, cta_k: Values, warpgroups: Values) -> Values:
     """The family's rule, or the share of MMAs that the tensor cores have not queued when a load is issued."""
     share = rules.math_in_round_trip(batch)
     if (mmas_ahead := rules.mmas_ahead()) == float("inf"):
         return share
     # Each warpgroup issues its own instructions, even if the tile has fewer than 64 rows for it.
-    instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * k_tile_bits / MMA_K_BITS
+    instructions = maximum(batch.cta_m / MMA_ROWS, warpgroups) * (cta_k * _k_bits(batch)) / MMA_K_BITS
     return maximum(share, 1.0 - mmas_ahead / instructions)
 
 
