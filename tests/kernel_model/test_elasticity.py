@@ -16,6 +16,7 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
+from gemm_model.kernel_model.explanation import tied
 from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World, parse_change
@@ -97,6 +98,17 @@ def test_nothing_faster_makes_a_kernel_slower(count):
         for name in RESOURCES:
             assert (some.but(faster={name: 1.01}).times_us() <= time_us).all(), (name, some)
             assert (parse_change(f"no {name.lower()}")(some).times_us() <= time_us).all(), (name, some)
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_nothing_that_is_not_named_saves_more_when_removed(count):
+    for some in random_kernels(count, seed=7, regimes=("burst", "graph", "sustained", "counters")):
+        left_us = {name: parse_change(f"no {name.lower()}")(some).times_us() for name in LIMITERS}
+        for row, (problem, config) in enumerate(some.pairs):
+            world = World(problem=problem, config=config, gpu=some.gpu, options=some.options)
+            named = tied(world, world.composed())
+            least_us = min(found[row] for found in left_us.values())
+            assert min(left_us[name][row] for name in named) == pytest.approx(least_us)
 
 
 FELT = yaml.safe_load(Path(__file__).with_name("felt.yaml").read_text())
