@@ -179,7 +179,7 @@ def tied(world: World, composed: Composed) -> tuple[str, ...]:
     shares = composed.elasticities()
     first = max(shares, key=shares.__getitem__)
     then = world.but(faster={first: CLOSE}).composed().elasticities()
-    felt = {name: parse_change(f"no {name.lower()}") for name in LIMITERS if shares[name] > WORTH_TELLING}
+    felt = {name: parse_change(f"no {name.lower()}") for name in LIMITERS if shares[name] > 0.0}
     saves_most = min(felt, key=lambda name: felt[name](world).composed_us())
     alike = {name for each in (shares, then) for name in LIMITERS if each[name] >= max(each.values()) - TIE}
     return tuple(name for name in LIMITERS if name in alike | {saves_most})
