@@ -214,16 +214,12 @@ def _random_sizes(draw: random.Random, shapes: int) -> Iterator[tuple[int, int, 
     for _ in range(shapes):
         step = draw.choice((8, 64, 64, 128, 256))
         m = round(_log_uniform(draw, 1, 16384))
-        n, k = (_multiple(_log_uniform(draw, 256, 24576), step) for _ in "nk")
+        n, k = (max(round(_log_uniform(draw, 256, 24576) / step), 1) * step for _ in "nk")
         yield m, n, k
 
 
 def _log_uniform(draw: random.Random, low: float, high: float) -> float:
     return math.exp(draw.uniform(math.log(low), math.log(high)))
-
-
-def _multiple(size: float, step: int) -> int:
-    return max(round(size / step), 1) * step
 
 
 @dataclass(frozen=True, slots=True)

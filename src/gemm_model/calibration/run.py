@@ -192,11 +192,6 @@ class KindResult:
         known = np.isfinite(self.corrected_us)
         return surely_nearer(self.corrected_us[known], self.predicted_us[known], self.rows.runtime_us[known])
 
-    @property
-    def trained_on(self) -> tuple[Observations, ...]:
-        """The rows that a residual is trained on."""
-        return (self.rows,) if self.split is None else (self.rows, self.split)
-
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
@@ -611,7 +606,8 @@ class _Kind:
             held_out = judged.times(folds, self.run_all, self.steps.fitted)
             if MEASURED in rows.frame:
                 rows = replace(rows, runtime_us=rows.frame[MEASURED].to_numpy(dtype=np.float64))
-            self._judge(f"shape, {what}", f"shape + residual, {what}", rows, held_out, _several_kernels(rows))
+            to_choose = bool(np.median(np.bincount(rows.shape_id)) > 1)
+            self._judge(f"shape, {what}", f"shape + residual, {what}", rows, held_out, to_choose)
             if len(rows) >= chosen.fewest_band_rows:
                 self.bands[situation] = band(held_out.runtime_us, rows.runtime_us)
                 if held_out.corrected_us is not None:
@@ -713,10 +709,10 @@ def _trained(
     helped = {kind: result for kind, result in kinds.items() if result.residual_helps}
     if not helped:
         return None
-    jobs = [
-        partial(train_on, result.trained_on, gpu, calibration.numbers[kind])
-        for kind, result in helped.items()
-    ]
+    jobs = []
+    for kind, result in helped.items():
+        parts = [rows for rows in (result.rows, result.split) if rows is not None]
+        jobs.append(partial(train_on, parts, gpu, calibration.numbers[kind]))
     at_once = worth_it(run_all, sum(len(result.rows) for result in helped.values()))
     return Residual(
         gpu=gpu.name,
@@ -766,11 +762,6 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
             )
         )
     return result
-
-
-def _several_kernels(rows: Observations) -> bool:
-    """Whether most shapes have several kernels to choose from."""
-    return bool(np.median(np.bincount(rows.shape_id)) > 1)
 
 
 def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:

@@ -217,7 +217,9 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     # One array of all, because building arrays takes most of a single prediction.
     columns = np.array([_values(*pair) for pair in pairs], dtype=np.float64).T.copy()
     typed = [column.astype(kind, copy=False) for column, kind in zip(columns, _KINDS, strict=True)]
-    kinds = None if all(problem.plain for problem, _ in pairs) else _kinds_of(pairs)
+    if all(problem.plain for problem, _ in pairs):
+        return GemmBatch(*[*typed, None])
+    kinds = assembled(((row, _kind_columns(*pair)) for row, pair in enumerate(pairs)), len(pairs))
     return GemmBatch(*[*typed, kinds])
 
 
@@ -227,10 +229,6 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     require_kind("config", config, KernelConfig)
     kinds = None if problem.plain else _kind_columns(problem, config)
     return GemmBatch(*[*_values(problem, config), kinds])
-
-
-def _kinds_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> KindColumns:
-    return assembled(((row, _kind_columns(*pair)) for row, pair in enumerate(pairs)), len(pairs))
 
 
 def _kind_columns(problem: GemmProblem, config: KernelConfig) -> KindColumns:

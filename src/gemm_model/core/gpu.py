@@ -120,10 +120,14 @@ class GpuSpec:
     """Share of L2 that may hold outputs not yet in DRAM when a kernel ends; 0 where it was not counted."""
     l2_spilled_share: float = number("1", 0, 2, default=0.0)
     """Spilled registers over L2's size of which half reach DRAM before they are overwritten; 0 where not counted."""
+    l2_spilled_order: float = number("1", 1, 64, default=3.0)
+    """How steeply that begins: of x times as many bytes 1 - 1 / (1 + x^order) reach DRAM."""
     l2_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
     """What each launch moves through L2 beside its matrices (code, parameters); 0 where it was not counted."""
     dram_launch_bytes: float = number("bytes", 0, 1e8, default=0.0)
     """What a launch reads from DRAM beside its matrices, unless L2 holds it; 0 where it was not counted."""
+    profiler_left_bytes: float = number("bytes", 0, 1e8, default=0.0)
+    """What a profiler has written to L2 and not to DRAM before the kernel; 0 where it was not counted."""
     profiler_quiet_tpcs: int = number("TPCs", 0, 100, default=0)
     """TPCs (pairs of SMs) at work up to which the clock stays at its boost while a profiler counts."""
     smem_bytes_per_sm: int = number("bytes", 2**14, 2**22)

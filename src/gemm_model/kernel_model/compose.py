@@ -28,7 +28,7 @@ from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
-from gemm_model.kernel_model.traffic import Traffic
+from gemm_model.kernel_model.traffic import FILLED_ROW_BYTES, Traffic
 from gemm_model.kernels.feasibility import Resources
 from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
@@ -37,8 +37,6 @@ NEXT_TO_NOTHING_US = 1e-30
 CLOCK_STEPS, CAPPED_CLOCK_STEPS = 4, 10
 """Steps of the search for the clock [1]; all kernels, and where the power cap holds; chosen: times are within
 1e-9 then."""
-FILLED_ROW_BYTES = 128
-"""A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 
 
 @formula_record

@@ -6,7 +6,7 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
-from gemm_model.kernel_model.launch_context import COLD, REGIMES, WRITTEN, LaunchContext
+from gemm_model.kernel_model.launch_context import COLD, REGIMES, LaunchContext
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
@@ -64,11 +64,6 @@ class Kernel(KernelWaves):
     """One kernel, or a table of kernels of one family, on a card."""
 
     schedule: TileSchedule
-
-    @property
-    def a_written(self) -> bool:
-        """Whether the kernel before wrote A."""
-        return self.l2 == WRITTEN
 
 
 def kernel_on(

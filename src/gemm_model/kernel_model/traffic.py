@@ -10,20 +10,24 @@ from gemm_model.core.elementwise import (
     Flags,
     Values,
     any_of,
+    ceil,
     in_order,
+    is_one,
     maximum,
     minimum,
     power,
     power_of_two_divisor,
+    remainder,
     scaled,
     sqrt,
     where,
 )
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.alignment import further_pieces
 from gemm_model.kernel_model.kernel import Kernel
-from gemm_model.kernel_model.launch_context import footprint_bytes
+from gemm_model.kernel_model.launch_context import WRITTEN, footprint_bytes
 from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import workspace_bytes
@@ -34,6 +38,8 @@ from gemm_model.kernels.mechanisms import KernelNumbers
 L2_WRITES = 1.5
 """L2 bytes for a byte written [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the median): half
 of the writes cross to the other half of L2."""
+FILLED_ROW_BYTES = 128
+"""A row of a k tile [B]; out-of-bounds fill; the width of TMA's swizzle."""
 SECTOR_OF_LINE = 0.25
 """Share of a row outside the matrix that L2 reads [1]; loads without multicast (1 with); counters (h200, quack,
 cutlass and triton: 0.25 to 0.26, with multicast 1.00): one of a line's four sectors."""
@@ -108,7 +114,7 @@ def traffic(kernel: Kernel) -> Traffic:
         wave_bytes=panels.bytes,
         output_bytes=output,
         dram_read_bytes=reads,
-        dram_write_bytes=_written(kernel, output, reads, kept) + _spilled_written(kernel, k_tiles),
+        dram_write_bytes=_written(kernel, output, reads, kept) + _spilled_written(kernel, output, reads),
         l2_request_bytes=requests + (writes + sources),
         crossing_bytes=crossing,
         l2_load_bytes=requests + beside,
@@ -144,7 +150,7 @@ def _operands_kept(kernel: Kernel, own_bytes: Values) -> Values:
 def _reads_beside_others(kernel: Kernel, reads: Values, kept: Values, workspace: Values) -> Values:
     """DRAM reads, given those of a kernel alone: of an A that was just written, and by a second kernel."""
     gpu = kernel.gpu
-    if kernel.a_written and gpu.l2_unwritten_share > 0.0:
+    if kernel.l2 == WRITTEN and gpu.l2_unwritten_share > 0.0:
         a_bytes = kernel.batch.a_once_bytes
         reads = reads - (1.0 - kept) * a_bytes * kept_share(a_bytes, gpu.l2_unwritten_share * gpu.l2_bytes)
     if kernel.around.profiled and kernel.family.tile_order.splits == "apart":
@@ -236,13 +242,17 @@ def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
 def _written(kernel: Kernel, output: Values, reads: Values, kept: Values) -> Values:
     """Bytes of output that reach DRAM before the kernel ends, because later bytes evict them from L2.
 
-    In a chain, outputs that L2 keeps until a later launch overwrites them never do. Source: DRAM writes by
-    counters of kernels of 3 to 300 MB of outputs.
+    In a chain, outputs that L2 keeps until a later launch overwrites them never do. A profiler leaves bytes of its
+    own in L2, which go as panels do. Source: DRAM writes by counters of kernels of 3 to 300 MB of outputs.
     """
     if kernel.around.chained:
         return scaled(output, 1.0 - kept)
-    held_back = kernel.gpu.l2_unwritten_share * kernel.gpu.l2_bytes
-    return output * maximum(1.0 - held_back / (output + reads), 0.0)
+    gpu, passed = kernel.gpu, output + reads
+    held_back = maximum(gpu.l2_unwritten_share * gpu.l2_bytes - _spilled_held(kernel), 0.0)
+    written = output * maximum(1.0 - held_back / passed, 0.0)
+    if not kernel.around.profiled:
+        return written
+    return written + gpu.profiler_left_bytes * (1.0 - _panels_kept(passed, _capacity(kernel)))
 
 
 def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
@@ -273,13 +283,14 @@ def _dram_reads(
     streamed = waves * (panels.minor_bytes * fresh[0] + panels.major_bytes * fresh[1])
     late = maximum(requests - streamed, 0.0) * _late_share(kernel, streamed, requests)
     # Operands that fit in L2 together stay, however far apart the tiles are.
-    return maximum(streamed + (1.0 - _panels_kept(operands, _capacity(kernel))) * late, operands)
+    lost = (1.0 - _panels_kept(operands, _capacity(kernel))) * late
+    return maximum(streamed + lost, operands) + _edge_reads(kernel, streamed)
 
 
 def _capacity(kernel: Kernel) -> Values:
     """Bytes of L2 that keep panels: spilled registers, which return at each k tile, stay there too."""
     capacity = kernel.numbers.l2_capacity.share * kernel.gpu.l2_bytes
-    return capacity / (1.0 + _spilled_at_once(kernel) / capacity)
+    return capacity / (1.0 + _spilled_held(kernel) / capacity)
 
 
 def _spilled_at_once(kernel: Kernel) -> Values:
@@ -287,13 +298,29 @@ def _spilled_at_once(kernel: Kernel) -> Values:
     return kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel.resources)
 
 
-def _spilled_written(kernel: Kernel, k_tiles: Values) -> Values:
-    """Bytes of spilled registers that reach DRAM before the next k tile overwrites them in L2."""
-    gpu = kernel.gpu
-    if gpu.l2_spilled_share == 0.0:
+def _spilled_held(kernel: Kernel) -> Values:
+    """Bytes of L2 that spilled registers take: in ping-pong also those of the warpgroup that does not multiply."""
+    return _spilled_at_once(kernel) * where(kernel.batch.schedule == PINGPONG, 2.0, 1.0)
+
+
+def _spilled_written(kernel: Kernel, output: Values, reads: Values) -> Values:
+    """Bytes of spilled registers that reach DRAM before they are overwritten in L2.
+
+    Within a tile the next k tile overwrites them. From tile to tile they rest while the CTAs store their outputs, in
+    ping-pong while the other warpgroup multiplies.
+    """
+    gpu, schedule, order = kernel.gpu, kernel.schedule, kernel.gpu.l2_spilled_order
+    held_back, half = gpu.l2_unwritten_share * gpu.l2_bytes, gpu.l2_spilled_share * gpu.l2_bytes
+    if not (held_back and half and any_of(kernel.resources.spilled_registers > 0.0)):
         return 0.0
-    kept = kept_share(_spilled_at_once(kernel), gpu.l2_spilled_share * gpu.l2_bytes, gpu.l2_kept_order)
-    return k_tiles * spilled_bytes(kernel.resources) * (1.0 - kept)
+    passed = output + where(kernel.batch.schedule == PINGPONG, reads, 0.0)
+    resting = kept_share(
+        _spilled_held(kernel) + passed * schedule.resident / schedule.tiles, held_back, order
+    )
+    used = kept_share(_spilled_at_once(kernel), half, order)
+    times = schedule.tiles * schedule.k_tiles * (1.0 - used)
+    times = times + (schedule.tiles - schedule.resident) * (1.0 - resting)
+    return kernel.cluster_size * spilled_bytes(kernel.resources) * times
 
 
 def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
@@ -339,16 +366,56 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     schedule, gpu, numbers, resources = kernel.schedule, kernel.gpu, kernel.numbers, kernel.resources
     ctas, spilled = kernel.cluster_size * schedule.resident, spilled_l2_bytes(resources, numbers.spilling)
     asked = requests * schedule.resident / (schedule.tiles * schedule.k_tiles) + ctas * spilled
-    # MMAs of half the bytes take half the time. Faster ones, or clocks, leave the bytes as they are.
-    slow_adds = where(resources.slow_sums, 1.0 / gpu.cuda_core_fma_per_clk_per_sm, 0.0)
-    mma_clk = resources.cta_k * kernel.batch.a_bytes_per_element / gpu.flop_per_clk_per_sm.get("fp16", 1.0)
-    math_clk = kernel.batch.cta_m * kernel.batch.cta_n * (mma_clk + slow_adds)
-    in_step = math_clk * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
+    in_step = _math_clk(kernel) * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
     delayed = kept_share(in_step, asked)
     shared = 1.0 - 1.0 / maximum(minimum(schedule.minor_panels, schedule.major_panels), 1.0)
     drift = numbers.coalescing.drift * sqrt(schedule.k_tiles / numbers.edge_tiles.drift_k_tiles)
     behind = drift * streamed / _capacity(kernel) * delayed * shared
     return behind / (1.0 + behind)
+
+
+def _math_clk(kernel: Kernel) -> Values:
+    """Clocks of a k tile's MMAs at their peak rate, and of the additions of slow sums.
+
+    MMAs of half the bytes take half the time. Faster ones, or clocks, leave the bytes as they are.
+    """
+    gpu, resources = kernel.gpu, kernel.resources
+    slow_adds = where(resources.slow_sums, 1.0 / gpu.cuda_core_fma_per_clk_per_sm, 0.0)
+    mma_clk = resources.cta_k * kernel.batch.a_bytes_per_element / gpu.flop_per_clk_per_sm.get("fp16", 1.0)
+    return kernel.batch.cta_m * kernel.batch.cta_n * (mma_clk + slow_adds)
+
+
+def _edge_reads(kernel: Kernel, streamed: Values) -> Values:
+    """Bytes that DRAM delivers again because clusters over an edge of the matrix fall behind the others.
+
+    TMA fills rows outside more slowly than it reads rows inside. Where that outlasts a k tile's MMAs, the cluster falls
+    behind: in one tile, or in all if a wave is whole rows of tiles, so that the same clusters have the edge. In the end
+    L2 has lost what the others read. Source: DRAM counters of kernels with k of 4,000 and more.
+    """
+    batch, schedule, known = kernel.batch, kernel.schedule, kernel.numbers.edge_tiles
+    if is_one(schedule.filled_m) and is_one(schedule.filled_n):
+        return 0.0
+    row_bytes = kernel.resources.cta_k * batch.a_bytes_per_element
+    row_clk = row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
+    more_clk = row_bytes / FILLED_ROW_BYTES * known.row_clk / (1.0 + known.further_sm) - row_clk
+    a_rows, b_rows = batch.cta_m / batch.cluster_n, batch.cta_n / batch.cluster_m
+    read_clk = (a_rows + b_rows) * row_clk
+    inside_clk = maximum(_math_clk(kernel), read_clk)
+    same = (schedule.groups <= 1.0) & (remainder(schedule.resident, schedule.group) == 0.0)
+    all_tiles = streamed * (1.0 - kernel.resources.in_step)
+    one_tile = all_tiles * schedule.resident / schedule.tiles
+    apart = in_order(schedule.minor_is_m, where(same & (batch.split_k < 2.0), all_tiles, one_tile), one_tile)
+    capacity, a_bytes = _capacity(kernel), batch.a_once_bytes
+    b_bytes = batch.operand_bytes - a_bytes
+    again: Values = 0.0
+    for filled, extent, along, rows, passed, shared in (
+        (schedule.filled_m, batch.m / batch.cta_m, batch.cluster_m, a_rows, apart[0], b_bytes),
+        (schedule.filled_n, batch.n / batch.cta_n, batch.cluster_n, b_rows, apart[1], a_bytes),
+    ):
+        outside = minimum((1.0 - filled) * ceil(extent / along) * along, 1.0) * rows
+        behind = maximum(passed * (1.0 - inside_clk / (read_clk + outside * more_clk)), 1.0)
+        again = again + where(extent > along, shared * maximum(1.0 - capacity / behind, 0.0), 0.0)
+    return again
 
 
 def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:

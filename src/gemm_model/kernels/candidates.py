@@ -275,7 +275,7 @@ def _space(
     sizes: dict[str, Any] = {
         **dict.fromkeys(("m", "n", "k", "batch"), 1.0),
         **UNSET,
-        "kinds": _kinds_of_types(problem),
+        "kinds": None if problem.plain else kind_columns(problem, 1.0, 1.0),
     }
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(
@@ -332,11 +332,6 @@ def _all_combinations(family: KernelFamily, gpu: GpuSpec, problem: GemmProblem) 
         "fast_accum": np.full(len(grid), space.fast_accum and problem.math_kind == "fp8"),
     }
     return _space(family, gpu, problem, swapped, kernel)
-
-
-def _kinds_of_types(problem: GemmProblem) -> KindColumns | None:
-    """The kind of problem without sizes, which resources depend on."""
-    return None if problem.plain else kind_columns(problem, 1.0, 1.0)
 
 
 def _type_columns(problem: GemmProblem, swapped: BoolArray) -> dict[str, Any]:
