@@ -28,7 +28,7 @@ from gemm_model.serving.write import Card, CellFile, Server, write_file
 RANKS = (1, 2, 4, 8)
 """Tensor parallelism of `--models list` where --tp is left out [cards]; chosen: the sizes of one host."""
 DEFAULT_TRITON = "3.6.0"
-JUDGED = ("h200",)
+JUDGED = ("h200", "h100_sxm")
 """Cards on which choices of these kernels were measured."""
 WORTH_PROCESSES = 48
 """Cells from which on several processes choose [1]; chosen: one takes a second to start."""
