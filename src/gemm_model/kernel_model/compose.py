@@ -307,7 +307,7 @@ def _gpc_tile_us(kernel: Kernel, moved: Traffic, spread: Flags) -> Values:
     on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order, spread)
     in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes - moved.crossing_bytes) / kernel.schedule.tiles
     gpcs = gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency
-    return in_bytes * (gpcs * on_gpc / ctas) / l2_bytes_per_us(gpu, numbers)
+    return in_bytes * (gpcs * on_gpc / ctas) / (gpu.l2_read_bytes_per_us * gpu.tensor_load_gain)
 
 
 def settled_mhz(work: Waves, clock: ClockRule, kernel: Kernel) -> Values:
