@@ -32,6 +32,8 @@ def test_a_resource_that_is_slower_by_what_is_told_makes_up_the_difference():
     half = {each.name: each.slowdown for each in beside_measured(WORLD, 0.5 * predicted_us).causes}
     assert half["TENSOR"] == pytest.approx(1.0 - 0.5 / causes["TENSOR"].elasticity)
     assert half["LAUNCH"] is None  # it takes less than is missing
+    alike_us = [each.alike_us for each in causes.values() if each.alike_us is not None]
+    assert sum(alike_us) == pytest.approx(0.02 * predicted_us, rel=5e-3)
 
 
 def test_intervals_move_the_resource_that_their_numbers_are_of():

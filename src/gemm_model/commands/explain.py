@@ -229,8 +229,7 @@ def _called(config: KernelConfig, gpu: GpuSpec) -> str:
 
 def _beside(chosen: Settings, asked: dict[str, Any], found: Measured) -> Document:
     """A measured time beside the prediction, and the resources that the difference could come from."""
-    told = {"measured_us": found.measured_us, "difference_us": found.us, "in_band": found.in_band}
-    result = {**asked, **told}
+    result = {**asked, "measured_us": found.measured_us, "difference_us": found.us, "in_band": found.in_band}
     return _document(chosen, result, plain(found.causes), lambda: _measured_text(found))
 
 
@@ -240,8 +239,7 @@ def _measured_text(found: Measured) -> str:
         f"measured {number_text(found.measured_us)} us, {_predicted(found.prediction)}: {signed_text(found.us)} us "
         f"({found.us / found.prediction.runtime_us:+.1%}){within}",
         "",
-        "COULD COME FROM, each alone: how many times as long it would take (slowdown), and what the intervals of",
-        "its fitted numbers move",
+        "COULD COME FROM, each alone: how many times as long it would take; all alike: us that add up",
     ]
     return "\n".join([*lines, text_table(plain(found.causes))])
 

@@ -26,6 +26,8 @@ class Cause:
     """None of a mechanism; the clock's lies across those of the resources that it turns."""
     slowdown: float | None
     """How many times as long the resource would have to take if all came from it [1]; None if that is not enough."""
+    alike_us: float | None
+    """Of the difference, if all took as many times as long: in us that add up; None of the clock and of mechanisms."""
     interval_us: float
     """What the intervals of its numbers move the prediction by, as the root of their squares."""
 
@@ -74,6 +76,7 @@ def measured_beside(
         if max(share, by_intervals) > WORTH_TELLING:
             slowdown = 1.0 + longer / share if share > 0.0 else 0.0
             told = {"elasticity": shares.get(name), "slowdown": slowdown if slowdown > 0.0 else None}
+            told["alike_us"] = None if name == CLOCK or not share else share * longer * prediction.runtime_us
             causes.append(Cause(name=name, interval_us=by_intervals * prediction.runtime_us, **told))
     causes.sort(key=lambda each: (-(each.elasticity or 0.0), -each.interval_us))
     return Measured(measured_us=measured_us, prediction=prediction, causes=tuple(causes))
