@@ -35,6 +35,18 @@ def test_why_not_and_emit(gemm_model):
     assert gemm_model("rank", *SIZES, "--emit", "quack").out.startswith("GemmConfig(")
 
 
+def test_what_is_emitted_as_json_is_read_back_with_the_same_time(gemm_model, answer, tmp_path):
+    path, table = tmp_path / "emitted.json", tmp_path / "shapes.csv"
+    table.write_text("m,n,k,epilogue,dtype\n8,57344,8192,bias,fp8\n64,8192,28672,,bf16\n")
+    rows = answer("rank", "--input", table, "--family", "any")["rows"]
+    path.write_text(gemm_model("rank", "--input", table, "--family", "any", "--emit", "json").out)
+    found = answer("predict", "--input", path)["rows"]
+    assert [row["predicted_us"] for row in found] == [row["predicted_us"] for row in rows]
+    alone = ("rank", "--m", 8, "--n", 57344, "--k", 8192, "--epilogue", "bias", "--dtype", "fp8")
+    path.write_text(gemm_model(*alone, "--family", "any", "--emit", "json").out)
+    assert answer("predict", "--input", path)["rows"][0]["predicted_us"] == rows[0]["predicted_us"]
+
+
 def test_a_table_is_emitted_row_by_row_with_its_caveats(gemm_model, tmp_path):
     path = tmp_path / "shapes.csv"
     path.write_text("dtype,m,n,k,gpu\nfp8,64,7168,2048,b200\nbf16,4096,4096,4096,b200\n")

@@ -239,23 +239,7 @@ def split_kernel(m, n, k, split_k, cluster=(1, 1)):
     return bool(worth[fits][0])
 
 
-@pytest.mark.parametrize(
-    ("asked", "worth"),
-    [
-        # 131 tiles leave one of 132 SMs idle, 132 leave none.
-        ((128, 131 * 128, 4096, 2), True),
-        ((128, 132 * 128, 4096, 2), False),
-        # In 4 parts 65 tiles still leave 2 SMs idle when halved, 66 do not.
-        ((128, 65 * 128, 4096, 4), True),
-        ((128, 66 * 128, 4096, 4), False),
-        # K of 512 bf16 elements is 8 k tiles of 64, K of 448 is 7.
-        ((128, 128, 512, 8), True),
-        ((128, 128, 448, 8), False),
-        # 2 rows of tiles are 4 in clusters of 4 x 1: 32 columns make 128 CTAs, 33 make 132.
-        ((256, 32 * 128, 4096, 2, (4, 1)), True),
-        ((256, 33 * 128, 4096, 2, (4, 1)), False),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_splits_are_offered_where_half_the_parts_leave_sms_idle"))
 def test_splits_are_offered_where_half_the_parts_leave_sms_idle(asked, worth):
     assert split_kernel(*asked) == worth
 

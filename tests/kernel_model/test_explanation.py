@@ -82,20 +82,7 @@ def test_what_would_limit_next_within_five_percent_is_a_tie():
     assert explain(problem, replace(kernel, cta_n=256), "h200").ties == ("TENSOR",)
 
 
-@pytest.mark.parametrize(
-    ("words", "changed"),
-    [
-        ("stages 3", {"config": {"stages": 3}}),
-        ("stages x2", {"config": {"stages": 8}}),
-        ("cluster_m 1", {"config": {"cluster_m": 1}}),
-        ("schedule pingpong", {"config": {"schedule": "pingpong"}}),
-        ("fast_accum 1", {"config": {"fast_accum": True}}),
-        ("l2_bytes x2", {"gpu": {"l2_bytes": 2 * load_gpu("h200").l2_bytes}}),
-        ("sms 66", {"gpu": {"sm_count": 66}}),
-        ("sms x2", {"gpu": {"sm_count": 264}}),
-        ("clock x0.5", {"gpu": {"sm_clk_mhz": load_gpu("h200").sm_clk_mhz / 2}}),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_change_by_name"))
 def test_a_change_by_name(words, changed):
     world = World(
         problem=GemmProblem.of(4096, 4096, 4096),

@@ -1,7 +1,7 @@
 """Laws that hold of any kernel, as properties over families, cards, types, regimes and sizes.
 
-Each law counts the random cases that break it by more than its tolerance. `EXCEPTIONS` names the laws that
-the model breaks, the share of cases that may do so, and why; no other case may. `LAWS_CASES` in the
+Each law counts the random cases that break it by more than its tolerance. `exceptions` of measured_pairs.yaml
+names the laws that the model breaks, the share of cases that may do so, and why; no other case may. `LAWS_CASES` in the
 environment draws more kernels.
 """
 
@@ -52,41 +52,12 @@ LINE = 256
 """Elements of K in a line of 128 bytes of the narrowest type."""
 EDGES = ("edge_tiles", "k_tail", "line_crossing", "coalescing")
 """Mechanisms, each measured, by which a size that fills its tiles or lines is faster than a smaller one."""
-FILL = f"sizes that fill tiles and lines, {', '.join(EDGES)}: measured_pairs.yaml; see the same law without these"
 SPILLS = "named: as slow at least if narrower sums spill"
 """Slow fp8 sums hold two sets of accumulators: all 2,832 measured pairs that spill are slower, by 10 % or more."""
-EXCEPTIONS = {
-    "named: batch doubles": (0.001, "few CTAs leave more of a dependent launch to be seen; not measured"),
-    **{f"named: {name} doubles": (0.04, FILL) for name in "mnk"},
-    "named: m grows": (0.055, FILL),
-    "named: n grows": (0.05, FILL),
-    "named: k grows": (0.16, FILL),
-    **dict.fromkeys(
-        [f"named without edges: {name} {how}" for name in "mn" for how in ("doubles", "grows")],
-        (0.01, "the order of tiles, whole waves and the clock"),
-    ),
-    "best: m doubles": (0.02, FILL),
-    **dict.fromkeys(("best: k doubles", "best: m grows"), (0.03, FILL)),
-    "best: k grows": (0.09, FILL),
-    "best: n grows": (0.01, f"{FILL}; measured: 6 of 116 pairs, 2 x 2560 x 4096 and 2 x 2880, h200/unseen"),
-    "best without edges: n grows": (0.004, "the order of tiles"),
-    "best without edges: k grows": (0.004, "K is split in some numbers of parts only"),
-    "named: narrower": (0.001, "trees of the residual: cuBLAS's ping-pong tiles of one or two k tiles"),
-    "best: narrower": (0.004, "trees of the residual: split K with slow sums"),
-    "best: narrower, slow sums on h200": (
-        0.4,
-        "cuBLAS, K of 256: 41 % of drawn pairs in measured_pairs.yaml",
-    ),
-    "best: narrower, slow sums on h100_sxm": (
-        0.06,
-        "the same; the one measured pair, h100_sxm/graph, by 18 %",
-    ),
-    "best: narrower, QuACK on sm120": (0.6, "GemmSm120 takes scales in tiles of whole blocks of 128 only"),
-    "best: m and n swapped": (0.06, "families that do not swap operands offer tiles of other proportions"),
-}
+MEASURED = yaml.safe_load(Path(__file__).with_name("measured_pairs.yaml").read_text())
+EXCEPTIONS = MEASURED["exceptions"]
 WORST = {law: 0.2 for law in EXCEPTIONS if "slow sums" in law}
 """By how much the cases of an exception may break the law: measured, to 12 % there and to 20 % in a graph."""
-MEASURED = yaml.safe_load(Path(__file__).with_name("measured_pairs.yaml").read_text())
 
 
 def problems(rng, count, dtype):
@@ -231,6 +202,19 @@ def test_measured_pairs_confirm_that_slow_sums_of_few_k_tiles_are_slower_than_bf
     )
     wide, narrow = (rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(in_dtype="fp8")))
     assert np.log(narrow / wide / (slower + 1.0)).abs().mean() < 0.02
+    large = pd.DataFrame(MEASURED["narrower"]["reachable"], columns=["m", "n", "wide_us", "narrow_us"])
+    best = rank_table(large[["m", "n"]].assign(k=LINE, in_dtype="bf16", out_dtype="bf16"), ranker)
+    assert np.log(best["predicted_us"] / large["wide_us"]).abs().max() < 0.05
+
+
+def test_measured_pairs_confirm_that_the_best_kernel_is_faster_where_k_fills_lines():
+    pairs = pd.DataFrame(MEASURED["best_grows"], columns=["in_dtype", *"mnk", "us", "more_us"])
+    rows, ranker = pairs[["in_dtype", *"mnk"]].assign(out_dtype="bf16"), Ranker("h200", family="cublas")
+    now, more = (rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(k=rows["k"] + STEP)))
+    measured = pairs["us"] / pairs["more_us"]
+    assert (measured > 1.0).mean() > 0.8
+    assert 1.015 < measured.mean() < (now / more).mean() < 1.04
+    assert np.log(now / more / measured).abs().mean() < 0.03
 
 
 def test_measured_pairs_confirm_that_sizes_which_fill_tiles_and_lines_are_faster_than_smaller_ones():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from gemm_model.core.errors import InputError
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.routing import row_tiles
 
@@ -39,12 +40,16 @@ def test_a_histogram_is_counted_as_it_is():
     found = row_tiles(experts(20, count=4, topk=2), 16, [17, 0, 16, 7])
     assert found.tiles == 2 + 0 + 1 + 1
     assert found.active_experts == 3
+    for wrong in ([17, 0, 16], [20, 20, 1, -1]):
+        with pytest.raises(InputError, match="expected rows of each of 4"):
+            row_tiles(experts(20, count=4, topk=2), 16, wrong)
 
 
 def test_skew_leaves_experts_out_and_balance_leaves_none():
     tokens = experts(64, count=64, topk=2)
     skewed, uniform, balanced = (row_tiles(tokens, 16, each) for each in ("zipf:1.5", "uniform", "balanced"))
     assert skewed.active_experts < uniform.active_experts < balanced.active_experts == 64
+    assert row_tiles(tokens, 16, "zipf:1.5:worst").tiles > skewed.tiles
 
 
 def test_half_of_the_experts_get_half_of_the_rows():

@@ -6,6 +6,7 @@ import pytest
 
 from gemm_model.serving.frameworks import SGLANG, VLLM, framework_of
 from gemm_model.serving.model_list import listed_models
+from tests.cases import cases
 
 MOE = {
     "model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
@@ -56,23 +57,7 @@ def test_nothing_is_overwritten_without_force(gemm_model, config, tmp_path):
     assert "BLOCK_SIZE_M" in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"device": "H200"}, "is no card's name in CUDA"),
-        ({"framework": "tgi"}, "framework is 'tgi'; expected one of vllm, sglang"),
-        ({"framework-version": "0.2.0"}, "the layout of its files is not known"),
-        ({"tp": "3"}, "over 3 cards; expected a parallelism that divides it"),
-        ({"tp": "7"}, "heads: 16 over 7 cards"),
-        ({"tp": "0"}, "tensor parallelism is 0; expected a positive whole number"),
-        ({"confirm": "0"}, "--confirm is 0; expected at least 1"),
-        ({"tp": "4", "ep": "3"}, "expected one to divide the other"),
-        ({"triton": "3.6.0"}, "--triton has no effect with vllm"),
-        ({"confirm": "4", "framework": SGLANG}, "--confirm times vllm on the GPU of --device"),
-        ({"confirm": "4", "routing": "balanced"}, "--confirm times vllm on the GPU of --device"),
-        ({"routing": "twisted"}, "expected uniform, balanced or zipf:EXPONENT"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_words_are_refused_in_one_sentence"))
 def test_bad_words_are_refused_in_one_sentence(gemm_model, config, tmp_path, changed, said):
     outcome = gemm_model(*words(config, tmp_path / "written", **changed))
     assert outcome.code == 2

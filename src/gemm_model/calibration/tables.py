@@ -21,7 +21,7 @@ from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.schema import ROLE_OF_FIT, require_card, rows_words, understood
+from gemm_model.tables.schema import require_card, rows_words, understood
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 
@@ -88,8 +88,8 @@ def _rows_to_fit(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     """The rows with the role of a fit; all rows of a table without the column `role`."""
     if "role" not in frame:
         return frame
-    other = ~frame["role"].isin((ROLE_OF_FIT, ""))
-    return _without(frame, other, f"whose role is not {ROLE_OF_FIT}", notes)
+    other = ~frame["role"].isin(("fit", ""))
+    return _without(frame, other, "whose role is not fit", notes)
 
 
 def _regimes(table: pd.DataFrame) -> pd.Series:

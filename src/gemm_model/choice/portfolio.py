@@ -168,7 +168,8 @@ def select_columns(cost: FloatArray, count: int) -> Selection:
     choice of `count` columns serves every row.
     """
     columns = _undominated(cost)
-    reduced = np.minimum(cost[:, columns], _finite_limit(cost))
+    # In place of infinity a number that no portfolio would choose.
+    reduced = np.minimum(cost[:, columns], float(cost[np.isfinite(cost)].sum()) + 1.0)
     chosen = _interchange(reduced, _greedy(reduced, count))
     value = float(reduced[:, chosen].min(axis=1).sum())
     lower, penalties = _lagrangian_bound(reduced, count, value)
@@ -190,11 +191,6 @@ def select_columns(cost: FloatArray, count: int) -> Selection:
         cost=value,
         lower_bound=min(lower, value),
     )
-
-
-def _finite_limit(cost: FloatArray) -> float:
-    """A finite stand-in for infinity that no portfolio would choose."""
-    return float(cost[np.isfinite(cost)].sum()) + 1.0
 
 
 def _undominated(cost: FloatArray) -> IntArray:

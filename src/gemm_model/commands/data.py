@@ -72,15 +72,11 @@ def _export(args: argparse.Namespace) -> None:
     rows = as_texts(dataset.read_parts([part for part in parts if part.path not in damaged]))
     if args.output is None:
         raise InputError("data export: no --output given; expected the CSV file to write")
-    _write_csv(rows, args.output)
+    with atomic_path(args.output) as unfinished:
+        rows.to_csv(unfinished, index=False, lineterminator="\n")
     common.words(f"wrote {args.output}: {len(rows)} rows")
     if damaged:
         raise PartialResultError(f"{args.dataset}: left out {_listed(damaged)}")
-
-
-def _write_csv(rows: pd.DataFrame, path: Path) -> None:
-    with atomic_path(path) as unfinished:
-        rows.to_csv(unfinished, index=False, lineterminator="\n")
 
 
 def _verify(args: argparse.Namespace) -> None:

@@ -88,14 +88,10 @@ def _rate_class(name: str) -> str | None:
         return None
 
 
-def _calibrations() -> list[dict[str, Any]]:
-    return [{"name": name} for name in calibration_names()]
-
-
 LISTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "gpus": _gpus,
     "models": _models,
     "families": _families,
     "types": _types,
-    "calibrations": _calibrations,
+    "calibrations": lambda: [{"name": name} for name in calibration_names()],
 }

@@ -14,7 +14,7 @@ from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.compare import but
 from gemm_model.core.errors import InputError
-from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.core.fields import OK, kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.explanation import limits_of
@@ -123,7 +123,8 @@ def predict_table_file(
     def page() -> Page:
         from gemm_model.report.page.table import table_page
 
-        return table_page(report.predicted, input_path.name, chosen.gpu, chosen.model, report.notes)
+        predicted = report.rows[report.rows["disposition"] == OK]
+        return table_page(predicted, input_path.name, chosen.gpu, chosen.model, report.notes)
 
     return Document(
         gpu=", ".join(report.cards),

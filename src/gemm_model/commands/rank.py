@@ -108,7 +108,8 @@ def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
     if args.emit is not None:
         result = result.assign(emit=[emit(args.emit, *each, ranker.gpu) for each in choices_of(result)])
         lines = [f"{row.m} x {row.n} x {row.k}: {row.emit}" for row in result.itertuples()]
-        return _document(ranker, args, rows=result, notes=notes, text=lambda: "\n".join(lines))
+        text = f"[{', '.join(result['emit'])}]" if args.emit == "json" else "\n".join(lines)
+        return _document(ranker, args, rows=result, notes=notes, text=lambda: text)
     return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, told))
 
 

@@ -14,7 +14,6 @@ from gemm_model.config import gpu_names
 from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
-from gemm_model.core.routing import Routing
 from gemm_model.integrations.huggingface import read_config
 from gemm_model.report.document import Document, text_table
 from gemm_model.serving import write
@@ -23,6 +22,7 @@ from gemm_model.serving.frameworks import SGLANG, VLLM, Framework, device_word, 
 from gemm_model.serving.layers import DenseCell, Parallelism
 from gemm_model.serving.model_list import listed_models
 from gemm_model.serving.problem import BLOCK_FP8, MOE
+from gemm_model.serving.routing import check_routing
 from gemm_model.serving.write import Card, CellFile, Server, write_file
 
 RANKS = (1, 2, 4, 8)
@@ -167,17 +167,14 @@ def _server(args: argparse.Namespace) -> Server:
         raise InputError(f"--triton has no effect with {framework.name}; expected it left out")
     triton = args.triton or DEFAULT_TRITON
     numbers_of("Triton version", triton)
-    Routing.parse(args.routing, experts=2, tokens=1)
+    check_routing(args.routing)
     return Server(framework=framework, triton=triton, routing=args.routing)
 
 
 def _models(args: argparse.Namespace) -> list[Any]:
     if (args.config is None) == (args.models is None):
         raise InputError("expected one of --config and --models")
-    if args.config is not None:
-        return [read_config(args.config)]
-
-    return listed_models()
+    return listed_models() if args.config is None else [read_config(args.config)]
 
 
 def _cards(args: argparse.Namespace) -> list[Card]:

@@ -6,7 +6,6 @@ import argparse
 
 from gemm_model.commands import common
 from gemm_model.core.files import atomic_write
-from gemm_model.core.routing import Routing
 from gemm_model.report.console import accuracy_text
 from gemm_model.report.document import Document, screen_text
 
@@ -22,11 +21,12 @@ def answer(args: argparse.Namespace) -> Document | None:
 
     if not is_served(args.input):
         return None
+    from gemm_model.serving.routing import check_routing
     from gemm_model.tables.schema import card_named, cards_of, require_card
     from gemm_model.tables.table import read_table
 
     common.refuse_unused(args, "with a table of served layers", (*common.OUTPUT, "gpu", "input", "routing"))
-    Routing.parse(args.routing, experts=2, tokens=1)
+    check_routing(args.routing)
     frame = read_table(args.input)
     args.gpu = args.gpu or next((card_named(name) for name in cards_of(frame)), None)
     gpu = common.settings(args).gpu

@@ -95,7 +95,7 @@ def runtime(
         fraction_of_peak=products * m * n * k / (peak * total),
         busy=tiles * blocking.cta_m * blocking.cta_n * k / (peak * total),
         clocks=clocks,
-        dram_bytes=tiles * clocks["dram"] * machine.dram_bytes_per_clk,
+        dram_bytes=tiles * clocks["dram"] * machine.dram_read_bytes_per_clk,
         l2_bytes=tiles * k * work_per_k(blocking).l2_bytes,
     )
     gpu, low, high = machine.gpu, 0.0, 1.0
@@ -170,7 +170,7 @@ def tile_clocks(
         "issue": k * max(fma_clocks, issue_clocks),
         "smem": k * work.wavefronts * LINE_BYTES / smem_bytes_per_clk,
         "l2": k * work.l2_bytes / min(l2_rates) if l2_rates else 0.0,
-        "dram": (k * dram_bytes + outputs_bytes) / machine.dram_bytes_per_clk,
+        "dram": (k * dram_bytes + outputs_bytes) / machine.dram_read_bytes_per_clk,
         "latency": wait + parameters.load_latency_clk,
     }
 

@@ -75,11 +75,9 @@ class Machine:
         raise InputError(f"unknown level {name!r}; expected one of {', '.join(LEVELS)}")
 
     @property
-    def dram_bytes_per_clk(self) -> float:
-        """One SM's share of the DRAM bandwidth, which every GPU's description has."""
-        rate = self.level("dram").bytes_per_clk
-        assert rate is not None
-        return rate
+    def dram_read_bytes_per_clk(self) -> float:
+        """What DRAM delivers to one SM while all read, below its peak."""
+        return self.gpu.dram_read_bytes_per_us / (self.gpu.sm_count * self.gpu.sm_clk_mhz)
 
     @property
     def peak_tflops(self) -> float:

@@ -38,7 +38,8 @@ class Roof:
 
 def ridge_fma_per_byte(machine: Machine) -> float:
     """FMAs per DRAM byte from which a GEMM is compute-bound: the plain roofline's ridge point."""
-    return machine.datapath.fma_per_clk / machine.dram_bytes_per_clk
+    gpu = machine.gpu
+    return machine.datapath.fma_per_clk * gpu.sm_count * gpu.sm_clk_mhz / gpu.dram_bytes_per_us
 
 
 def roofs(machine: Machine, matching: Matching) -> tuple[Roof, ...]:

@@ -76,7 +76,8 @@ class Explanation:
     limiter: str
     """The resource of the largest elasticity, as the prediction has it."""
     ties: tuple[str, ...]
-    """Resources whose elasticity is within TIE of the largest, or would be with the limiter CLOSE times as fast."""
+    """Resources whose elasticity is within TIE of the largest, or would be with the limiter CLOSE times as fast;
+    and the one without which the kernel would be shortest."""
     mechanisms: tuple[Mechanism, ...]
     """By elasticity."""
     busy: Mapping[str, float]
@@ -172,13 +173,16 @@ def sms_with_work(kernel: Kernel, gpu: GpuSpec) -> float:
 
 
 def tied(world: World, composed: Composed) -> tuple[str, ...]:
-    """Resources that limit a kernel alike: as it is, or once the limiter is CLOSE times as fast."""
+    """Resources that limit a kernel alike: as it is, or once the limiter is CLOSE times as fast; and the one that
+    saves most if it takes no time, which a resource that overlaps others may not.
+    """
     shares = composed.elasticities()
     first = max(shares, key=shares.__getitem__)
     then = world.but(faster={first: CLOSE}).composed().elasticities()
-    return tuple(
-        name for name in LIMITERS if any(each[name] >= max(each.values()) - TIE for each in (shares, then))
-    )
+    felt = {name: parse_change(f"no {name.lower()}") for name in LIMITERS if shares[name] > 0.0}
+    saves_most = min(felt, key=lambda name: felt[name](world).composed_us())
+    alike = {name for each in (shares, then) for name in LIMITERS if each[name] >= max(each.values()) - TIE}
+    return tuple(name for name in LIMITERS if name in alike | {saves_most})
 
 
 def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Mechanism, ...]:

@@ -7,7 +7,7 @@ whose counts come closest to the measured ones is the one to look at first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,9 +42,8 @@ def counts_of(found: Composed) -> dict[str, float]:
     return {name: float(value) for name, value in counted.items()}
 
 
-Fault = Callable[[World], Iterator[World]]
-"""The kernel with something that makes it slower, in degrees; none where it cannot have it. It has the fault's name,
-and says of itself what it is and what usually causes it."""
+# A fault is the kernel with something that makes it slower, in degrees; none where it cannot have it. It has the
+# fault's name, and says of itself what it is and what usually causes it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

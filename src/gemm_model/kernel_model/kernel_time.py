@@ -87,7 +87,7 @@ def _composed(kernel: Kernel) -> _Composed:
         turns_us = _turns_us(kernel, work, waves_us, 1.0 / sm_clk_mhz)
         # Of the launch, what shorter waves make longer.
         cold_us = _cold(kernel, work, waves_us, asked.traffic) * kernel.numbers.chain.cold_us
-        beside_grid_us = maximum(cold_us - grid_us(kernel), 0.0)
+        beside_grid_us = maximum(cold_us - grid_us(kernel), 0.0) + second_kernel_us(kernel, sm_clk_mhz)
         return (asked.step.loads_clk + exposed) / sm_clk_mhz + turns_us + beside_grid_us
 
     clock = clock_rules(kernel, asked.traffic, beside_us)

@@ -10,6 +10,7 @@ from gemm_model.config import read_toml
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.dtypes import names_in
 from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.core.fields import problem_fields
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -136,10 +137,8 @@ def _unswapped(candidate: Candidate, target: str) -> KernelConfig:
 
 
 def _json(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
-    sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
-    types = {f"{name}_dtype": getattr(problem, f"{name}_dtype").name for name in ("a", "b", "out", "acc")}
     config = {**asdict(candidate.config), "swap_ab": candidate.swap_ab}
-    return json.dumps({"gpu": gpu.name, "problem": {**sizes, **types}, "config": config}, indent=2)
+    return json.dumps({"gpu": gpu.name, "problem": problem_fields(problem), "config": config}, indent=2)
 
 
 def _cublas(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:

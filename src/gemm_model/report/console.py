@@ -120,8 +120,8 @@ def accuracy_summary(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def _figures(frame: pd.DataFrame) -> dict[str, Any]:
     from gemm_model.tables.accuracy import best_single_config, choice_figures, error_figures, top1_efficiency
 
-    errors = asdict(error_figures(frame["predicted_us"].to_numpy(), frame["runtime_us"].to_numpy()))
-    figures: dict[str, Any] = dict(errors)
+    times = (frame[name].to_numpy() for name in ("predicted_us", "runtime_us"))
+    figures: dict[str, Any] = asdict(error_figures(*times))
     choices = {"top1": top1_efficiency(frame)}
     single = best_single_config(frame) if "cta_m" in frame else None
     if single is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
@@ -20,14 +21,14 @@ from gemm_model.core.files import atomic_path, atomic_write, check_folder_writab
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.core.settings import Settings
-from gemm_model.kernel_model.calibration_file import calibration_names, load_calibration
+from gemm_model.kernel_model.calibration_file import CALIBRATION_DIR
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
 from gemm_model.tables import attention
-from gemm_model.tables.schema import ROLE_OF_FIT, cards_of, require_card
+from gemm_model.tables.schema import require_card
 from gemm_model.tables.table import (
     dispositions,
     measured_otherwise,
@@ -37,6 +38,10 @@ from gemm_model.tables.table import (
     usable_rows,
     with_prediction,
 )
+
+FITTED_ROWS = CALIBRATION_DIR / "fitted_rows.npz"
+"""Differences between the codes (`row_codes`), in order, of the rows that each calibration is fitted to."""
+_TOLD_BY = ("m", "n", "k", "cta_m", "cta_n", "heads", "seq_q", "seq_kv", "runtime_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +59,6 @@ class TableReport:
     """Calibrations that were fitted to this table: its accuracy then is that of the fit."""
     notes: list[str]
     files: list[Path]
-
-    @property
-    def predicted(self) -> pd.DataFrame:
-        """The rows that there is a prediction of."""
-        return self.rows[(self.rows["disposition"] == OK).to_numpy()]
 
     def prediction(self, place: int) -> Prediction:
         """The prediction of the row at a place of the table."""
@@ -102,7 +102,7 @@ def predict_file(
         accuracy=_accuracy([part for part, _, _ in found]),
         notes=list(dict.fromkeys(note for _, _, notes in found for note in notes)),
         fitted=tuple(
-            dict.fromkeys(name for each, _ in parts for name in _fitted_to(input_path, table, each))
+            dict.fromkeys(name for each, places in parts for name in _fitted_to(table.iloc[places], each))
         ),
         files=[],
     )
@@ -174,21 +174,27 @@ def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str
     return found
 
 
-def _fitted_to(path: Path, table: pd.DataFrame, chosen: Settings) -> list[str]:
-    """The card's shipped calibrations that were fitted to the table of that name, if it is measured."""
-    if chosen.model != DEFAULT_MODEL or "runtime_us" not in table or not cards_of(table):
+def row_codes(table: pd.DataFrame) -> IntArray:
+    """A number [1] for each row, alike for rows of the same sizes, tile and measured time to five digits."""
+    told = table.reindex(columns=_TOLD_BY).apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    words = (" ".join(f"{value:.5g}" for value in row) for row in told)
+    return np.array([crc32(each.encode()) for each in words], dtype=np.int64)
+
+
+def _fitted_to(table: pd.DataFrame, chosen: Settings) -> list[str]:
+    """The card's shipped calibrations that saw most of the measured rows that the table has of their family."""
+    if chosen.model != DEFAULT_MODEL or "runtime_us" not in table:
         return []
-    roles = set(table["role"].astype(str)) if "role" in table else {ROLE_OF_FIT}
-    fits = [load_calibration(name) for name in calibration_names() if ROLE_OF_FIT in roles or "" in roles]
-    called = names_in_tables()
-    families = {called.get(str(name)) for name in table["kernel"].unique()} if "kernel" in table else None
-    return [
-        each.name
-        for each in fits
-        if each.gpu == chosen.gpu.name
-        and (families is None or each.family in families)
-        and path.name in (*each.fitted_to["tables"], *each.fitted_to.get("extended_to", {}).get("tables", ()))
-    ]
+    rows = table[pd.to_numeric(table["runtime_us"], errors="coerce").notna()]
+    called, codes, found = names_in_tables(), row_codes(rows), []
+    families = rows["kernel"].map(lambda name: called.get(name, "attention")) if "kernel" in rows else None
+    with np.load(FITTED_ROWS) as fits:
+        for name in fits:
+            gpu, _, family = name.partition(":")
+            some = codes if families is None else codes[families == family]
+            if gpu == chosen.gpu.name and np.isin(some, np.cumsum(fits[name])).sum() > len(some) / 2:
+                found.append(name)
+    return found
 
 
 def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:

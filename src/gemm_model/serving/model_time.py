@@ -20,7 +20,6 @@ from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
-from gemm_model.core.routing import Routing
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.kernel_model.calibration_file import regime_band
 from gemm_model.kernels.registry import TORCH_FAMILY
@@ -29,6 +28,7 @@ from gemm_model.serving.layers import Parallelism
 from gemm_model.serving.model import launches_of, times_of
 from gemm_model.serving.model_parts import LatentDecode, Part, Step, Work, parts_of
 from gemm_model.serving.problem import ServedProduct
+from gemm_model.serving.routing import check_routing
 
 SERVERS = "flash_attention_3"
 REGIMES = (SUSTAINED, GRAPH)
@@ -128,7 +128,7 @@ def predict_model(
     ('decode', True, True)
     """
     require_one_of(f"regime is {regime!r}", regime, REGIMES)
-    Routing.parse(routing, experts=2, tokens=1)
+    check_routing(routing)
     shapes = config if isinstance(config, ModelShapes) else read_config(config)
     parallel = parallel or Parallelism()
     card = Card(as_gpu(gpu), regime, routing)

@@ -42,8 +42,6 @@ ADDED_COLUMNS = (
     *("mean_key_blocks", "over_best", "limiters", "flop"),
 )
 """What verbs add, beside phases, details and bytes; nothing reads it."""
-ROLE_OF_FIT = "fit"
-"""Role (column `role`) of rows that calibrations are fitted to."""
 KNOWN = frozenset(
     {*PROBLEM_COLUMNS, *KERNEL_COLUMNS, *LAUNCH_COLUMNS, *ADDED_COLUMNS, *COLUMNS, "role", "campaign"}
     - {"time", "order", "run", "count"}

@@ -153,7 +153,7 @@ def _read_text(path: Path) -> str:
 
 def _json_rows(path: Path) -> pd.DataFrame:
     document = read_json(path, "a document of a verb, or a list of rows")
-    return _of_mappings(path, document.get("rows") if isinstance(document, dict) else document)
+    return _of_mappings(path, document.get("rows", [document]) if isinstance(document, dict) else document)
 
 
 def _json_lines(path: Path) -> pd.DataFrame:
@@ -165,7 +165,10 @@ def _json_lines(path: Path) -> pd.DataFrame:
 
 
 def _of_mappings(path: Path, rows: Any) -> pd.DataFrame:
+    """Rows of names and values; those of what `--emit json` prints stand in its `problem` and `config`."""
     flat = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    for name in ("problem", "config") if flat else ():
+        rows = [row | row.pop(name) if isinstance(row.get(name), dict) else row for row in rows]
     if not flat or any(isinstance(cell, list | dict) for row in rows for cell in row.values()):
         raise InputError(f"{path}: no table; expected rows of names and values")
     return pd.DataFrame(rows, dtype=object)
