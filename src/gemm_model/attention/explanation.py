@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gemm_model.attention.kernels import SPLITS, refusal, resolved
-from gemm_model.attention.model import AttentionModel
+from gemm_model.attention.model import PARTS, UNITS, AttentionModel
 from gemm_model.attention.silicon import silicon_of
-from gemm_model.config import read_toml
-from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
@@ -21,8 +18,6 @@ from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, nu
 
 WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
 """Fields that are the tile to a user: what of it fits depends on all."""
-UNITS: Mapping[str, Mapping[str, Any]] = read_toml("explanations")["attention_units"]
-"""Meaning of each unit, its numbers, and 1 where they are rates, -1 where they are what the unit takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +62,6 @@ class AttentionWorld:
         silicon, having = silicon.having(**own), model.numbers.having(**numbers)
         return replace(self, model=replace(model, silicon=silicon, numbers=having))
 
-    def elasticities(self) -> dict[str, float]:
-        """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
-        held = replace(self, model=replace(self.model, held_mhz=self.predicted().details["sm_clk_mhz"]))
-        step = room_numbers("attention").elasticity_step
-        rates = (1.0 / step, step)
-        whole_us = (held.predicted().runtime_us or 1.0) * (step - 1.0 / step)
-        times_us = {name: [held.faster(name, by).predicted().runtime_us for by in rates] for name in UNITS}
-        return {name: (slow_us - fast_us) / whole_us for name, (slow_us, fast_us) in times_us.items()}
-
     def asked(self, text: str) -> AttentionWorld:
         """The same but for 'dram x1.5', 'no exponentials', 'sms 66' or 'num_splits 4'.
 
@@ -94,11 +80,16 @@ class AttentionWorld:
             raise InputError(f"what-if {text!r} {known}; {error}") from None
 
 
+def elasticities(found: Prediction) -> dict[str, float]:
+    """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
+    return {name: found.details[part] / (found.runtime_us or 1.0) for name, part in PARTS.items()}
+
+
 def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> AttentionExplanation:
     """Elasticities of the units and what-ifs of one kernel; raises InputError if it, or one asked for, cannot run."""
     found, units = world.predicted(), []
     base_us = found.runtime_us
-    for name, share in sorted(world.elasticities().items(), key=lambda each: -each[1]):
+    for name, share in sorted(elasticities(found).items(), key=lambda each: -each[1]):
         told = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
         units.append(Mechanism(name=name, meaning=UNITS[name]["meaning"], **told))
     changed = {words: world.asked(words) for words in what_if} | dict(_other_ways(world))
@@ -126,14 +117,11 @@ def attention_difference(first: AttentionWorld, second: AttentionWorld) -> Diffe
         mixed = replace(first, config=replace(first.config, **config)).on(mixed_card(*gpus, parts))
         return mixed.predicted().runtime_us
 
-    first_us, second_us = (each.predicted().runtime_us for each in (first, second))
-    before, after = first.elasticities(), second.elasticities()
-    by_unit = {name: after[name] * second_us - before[name] * first_us for name in UNITS}
-    # Uneven tiles that a faster unit reorders are no unit's.
-    by_unit["OTHER"] = second_us - first_us - sum(by_unit.values())
+    before, after = first.predicted(), second.predicted()
+    by_unit = {name: after.details[part] - before.details[part] for name, part in PARTS.items()}
     felt = {name: added_us for name, added_us in by_unit.items() if abs(added_us) > 1e-9}
     parts = {"by_setting": shapley(list(settings), time_us), "by_resource": felt}
-    return Difference(first_us=first_us, second_us=second_us, **parts)
+    return Difference(first_us=before.runtime_us, second_us=after.runtime_us, **parts)
 
 
 def _settings(first: AttentionWorld, second: AttentionWorld) -> dict[str, list[str]]:

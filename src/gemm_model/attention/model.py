@@ -15,7 +15,7 @@ from gemm_model.attention.kernels import MMA_DEPTH
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.silicon import Silicon, silicon_of
 from gemm_model.attention.tiles import query_blocks, tile_count
-from gemm_model.config import read_yaml_mapping
+from gemm_model.config import read_toml, read_yaml_mapping
 from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
@@ -26,8 +26,10 @@ from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.traffic import kept_share, merged_share
 
-LIMITERS = ("TENSOR", "EXPONENTIALS", "SOFTMAX CHAIN", "L2", "DRAM", "LAUNCH")
-BOUNDS = tuple(f"{name.lower().replace(' ', '_')}_us" for name in LIMITERS)
+UNITS: Mapping[str, Mapping[str, Any]] = read_toml("explanations")["attention_units"]
+"""Meaning of each unit, its numbers, and 1 where they are rates, -1 where they are what the unit takes."""
+PARTS = {name: f"{name.lower().replace(' ', '_')}_us" for name in UNITS}
+"""Names in `details` of what of the runtime goes with each unit: its elasticity times the runtime."""
 BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
@@ -83,36 +85,21 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     alone = np.clip(np.ceil(ctas / silicon.gpu.sm_count), 1.0, batch.ctas_an_sm)
     groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
     rows = np.where(batch.turns, batch.group_rows, batch.tile_m)
-    scores = rows * batch.tile_n
     step = batch.head_dim_step
     dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
     # A kernel that is compiled for few head sizes has one for both.
     dim_v = np.where(step > MMA_DEPTH, np.maximum(dim, dim_v), dim_v)
     blocks, loaders = _blocks(batch), np.where(batch.turns, 1.0, groups)
-    through_smem = np.where(batch.pv_from_registers, 0.0, scores * batch.element_bytes)
-    product_clk = partial(_product_clk, batch, silicon, numbers)
-    qk_bytes = dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
-    pv_rows = np.where(batch.pv_from_registers, 0.0, rows) + batch.readers * dim_v
-    # FMAs compute emulated exponentials in parallel with the special function units.
-    special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
-    exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
     tiles = np.ceil(ctas / loaders)
-    filled = batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
-    return Demand(
+    work = Demand(
         batch=batch,
-        silicon=silicon,
-        numbers=numbers,
         groups=groups,
+        rows=rows,
+        dim=dim,
+        dim_v=dim_v,
+        filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
         pipelines=_pipelines(batch, groups),
-        qk=silicon.drain_clk + product_clk((rows, batch.tile_n, dim), qk_bytes),
-        pv=product_clk((rows, dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
-        math=2.0 * scores * filled * (dim + dim_v) / silicon.flop_per_clk,
-        softmax=silicon.round_trip_clk + 0.0 * scores,
-        exponentials=scores * (batch.softmax * numbers.score_slots / LANES + exponential),
-        masked=scores * numbers.masked_slots / LANES,
-        copies=batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
-        correction=rows * dim_v * numbers.output_slots / LANES + through_smem / silicon.smem_bytes_per_clk,
         k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
         v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
         start_bytes=groups * rows * batch.head_dim * batch.element_bytes,
@@ -122,6 +109,46 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
         **blocks,
         **_traffic(batch, silicon, ctas * blocks["mean_blocks"]),
     )
+    return _priced(work, silicon, numbers)
+
+
+def _priced(work: Demand, silicon: Silicon, numbers: Numbers) -> Demand:
+    """The demand of the same work at these rates."""
+    batch, rows = work.batch, work.rows
+    scores = rows * batch.tile_n
+    through_smem = np.where(batch.pv_from_registers, 0.0, scores * batch.element_bytes)
+    product_clk = partial(_product_clk, batch, silicon, numbers)
+    qk_bytes = work.dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
+    pv_rows = np.where(batch.pv_from_registers, 0.0, rows) + batch.readers * work.dim_v
+    # FMAs compute emulated exponentials in parallel with the special function units.
+    special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
+    exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
+    costs = {
+        "qk": silicon.drain_clk + product_clk((rows, batch.tile_n, work.dim), qk_bytes),
+        "pv": product_clk((rows, work.dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
+        "math": 2.0 * scores * work.filled * (work.dim + work.dim_v) / silicon.flop_per_clk,
+        "softmax": silicon.round_trip_clk + 0.0 * scores,
+        "exponentials": scores * (batch.softmax * numbers.score_slots / LANES + exponential),
+        "masked": scores * numbers.masked_slots / LANES,
+        "copies": batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
+        "correction": rows * work.dim_v * numbers.output_slots / LANES
+        + through_smem / silicon.smem_bytes_per_clk,
+    }
+    return Demand(**{**vars(work), **costs, "silicon": silicon, "numbers": numbers})
+
+
+def _by_unit(demand: Demand) -> Demand:
+    """The same demand, then with each of UNITS slower: a row for each, in front of the batch's axis."""
+    known, step = (demand.silicon, demand.numbers), demand.numbers.elasticity_step
+    changed: list[dict[str, FloatArray]] = [{}, {}]
+    for place, unit in enumerate(UNITS.values(), start=1):
+        for name in unit["numbers"]:
+            which = 0 if hasattr(known[0], name) else 1
+            column = changed[which].setdefault(
+                name, np.full((len(UNITS) + 1, 1), getattr(known[which], name))
+            )
+            column[place] *= step ** -unit["sign"]
+    return _priced(demand, known[0].having(**changed[0]), known[1].having(**changed[1]))
 
 
 def _blocks(batch: AttentionBatch) -> dict[str, Any]:
@@ -210,7 +237,7 @@ class Times(Columns):
 
     def mean_clk(self, demand: Demand) -> FloatArray:
         """Mean time of a tile [clk]."""
-        first = np.einsum("sr,sr->r", self.ends, demand.shares)
+        first = np.einsum("s...r,sr->...r", self.ends, demand.shares)
         later = demand.later_blocks * self.period + demand.masked_blocks * demand.masked
         return np.asarray(first + later + self.outside)
 
@@ -242,22 +269,22 @@ def times_at(demand: Demand, sm_clk_mhz: FloatArray, at_work: FloatArray) -> Tim
     batch, silicon, numbers = demand.batch, demand.silicon, demand.numbers
     clk_per_byte = partial(_clk_per_byte, demand, sm_clk_mhz, at_work)
     apart, stages = batch.apart, stages_at(demand, sm_clk_mhz, at_work)
-    ends = np.zeros((BLOCKS_SIMULATED + 1, len(batch)))
+    ends = np.zeros((BLOCKS_SIMULATED + 1, *demand.qk.shape))
     for (groups, rings, overlap), rows in demand.pipelines:
-        some = StageTimes(**{name: getattr(stages, name)[rows] for name in StageTimes.__slots__})
+        some = StageTimes(**{name: getattr(stages, name)[..., rows] for name in StageTimes.__slots__})
         shape = {"groups": groups, "stages": rings, "blocks": BLOCKS_SIMULATED}
-        ends[1:, rows] = tile_ends(some, overlap=bool(overlap), **shape)
+        ends[1:, ..., rows] = tile_ends(some, overlap=bool(overlap), **shape)
     # A CTA that keeps on reads the next tile's lengths, then its threads copy Q: each waits for memory once.
     late = 2.0 * silicon.l2_latency_clk + demand.missed * silicon.dram_latency_us * sm_clk_mhz
     started_us = silicon.cta_start_us + demand.groups * silicon.group_end_us
-    period = (ends[-1] - ends[-3]) / 2.0
+    period = np.maximum(ends[-1] - ends[-3], 1.0) / 2.0
     units = (demand.groups * (demand.qk + demand.pv), demand.groups * demand.exponentials)
     loads = (demand.k_bytes + demand.v_bytes) * clk_per_byte(demand.fresh)
-    bounds = np.stack([*units, np.where(apart, period, _chain(demand)), loads])
-    longest = np.maximum(np.where(apart, period, bounds.max(axis=0)), 1.0)
+    bounds = np.stack(np.broadcast_arrays(*units, np.where(apart, period, _chain(demand)), loads))
     bounds[:3] += demand.copies
     order = numbers.overlap_order
-    ends *= ((bounds / longest) ** order).sum(axis=0) ** (1.0 / order)
+    together = period * ((bounds / period) ** order).sum(axis=0) ** (1.0 / order)
+    ends += np.multiply.outer(np.arange(BLOCKS_SIMULATED + 1.0), np.maximum(together - period, 0.0))
     return Times(
         ends=ends,
         period=(ends[-1] - ends[-3]) / 2.0,
@@ -290,14 +317,15 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
 
     def tile_clk(rows: IntArray, blocks: FloatArray) -> FloatArray:
         few = np.minimum(blocks, BLOCKS_SIMULATED)
-        first = full.ends[np.maximum(few.astype(np.int64), blocks > 0), rows]
-        crossed = np.minimum(demand.edges[rows], blocks) * demand.masked[rows]
-        return np.asarray(first + (blocks - few) * full.period[rows] + crossed + full.outside[rows])
+        first = full.ends[np.maximum(few.astype(np.int64), blocks > 0), 0, rows]
+        crossed = np.minimum(demand.edges[rows], blocks) * demand.masked[0, rows]
+        return np.asarray(first + (blocks - few) * full.period[0, rows] + crossed + full.outside[0, rows])
 
-    last = share * of_tiles.busiest_sm(batch, demand.tiles, sms, mean, tile_clk)
+    # Tiles are dealt once: the busiest SM's time grows as the mean tile's where a unit is slower.
+    last = share * of_tiles.busiest_sm(batch, demand.tiles, sms, mean[0], tile_clk) * mean / mean[0]
     quicker = np.where(rounds > 1.0, np.maximum(share * mean - tail_clk, 0.0), 0.0)
     last = np.maximum(last - quicker, demand.tiles * share * mean / sms)
-    dealt = of_tiles.of_lengths(batch, sms, tile_clk)
+    dealt = of_tiles.of_lengths(batch, sms, tile_clk) * mean / mean[0]
     return full, share * mean, np.maximum(np.where(dealt > 0.0, share * dealt, last), 0.0)
 
 
@@ -309,8 +337,6 @@ class AttentionModel:
     numbers: Numbers = field(default_factory=lambda: room_numbers("attention"))
     silicon: Silicon | None = None
     """In place of the card's own, for what-ifs."""
-    held_mhz: float | None = field(default=None, kw_only=True)
-    """SM clock in place of the one that the work's power leaves, for elasticities."""
     settled: bool = field(default=False, kw_only=True)
     """Whether the kernel runs back to back until the clock settles under the power cap."""
 
@@ -329,9 +355,9 @@ class AttentionModel:
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""
         demand = demand_of(batch, silicon, self.numbers)
-        clock = np.full(len(batch), self.held_mhz or silicon.gpu.sm_clk_mhz * 0.85)
+        clock = np.full(len(batch), silicon.gpu.sm_clk_mhz * 0.85)
         sms = self.gpu.sm_count
-        for _ in range(0 if self.held_mhz else CLOCK_STEPS):
+        for _ in range(CLOCK_STEPS):
             mean = times_at(demand, clock, np.minimum(demand.tiles, sms)).mean_clk(demand)
             clock = self._clock(demand, np.maximum(demand.tiles / sms, 1.0) * mean / clock, clock)
         return self._prediction(demand, clock)
@@ -358,42 +384,43 @@ class AttentionModel:
         return np.asarray(np.minimum(rested, share * gpu.sm_clk_mhz * silicon.clock.light_share))
 
     def _prediction(self, demand: Demand, clock: FloatArray) -> BatchPrediction:
-        batch, silicon = demand.batch, demand.silicon
+        batch, sms, demand = demand.batch, self.gpu.sm_count, _by_unit(demand)
         times, mean_clk, last_clk = work_of_sms(demand, clock)
-        sms = self.gpu.sm_count
         # Sums and maxima over the rows of each kernel, which follow each other.
         first = np.searchsorted(batch.owner, np.unique(batch.owner))
-        sums, most = (partial(unit.reduceat, indices=first) for unit in (np.add, np.maximum))
-        even_us = sums(demand.tiles * mean_clk / clock) / sms
-        dram_us = sums(demand.dram_bytes) / silicon.dram_bytes_per_us
-        tiles_us = np.maximum(most(last_clk / clock), dram_us)
-        outside_us = np.minimum(sums(demand.tiles * times.outside / clock) / sms, tiles_us)
+        sums, most = (partial(unit.reduceat, indices=first, axis=-1) for unit in (np.add, np.maximum))
         tiles = sums(demand.tiles)
         work = tiles > 0
-        combine_us = np.where(most(batch.num_splits) > 1, _combine_us(demand, sums, most), 0.0)
-        launch_us = work * silicon.launch_us * (1.0 + most(batch.persistent * self.numbers.memset_share))
-        blocks = demand.tiles * demand.mean_blocks / sms / clock
-        units = (demand.qk + demand.pv, demand.exponentials)
-        shared = (sums(blocks * demand.groups * each) for each in units)
-        bounds = (*shared, sums(blocks * _chain(demand)), sums(demand.l2_us), dram_us, launch_us + combine_us)
+        dram_us = sums(demand.dram_bytes) / demand.silicon.dram_bytes_per_us
+        tiles_us = np.maximum(most(last_clk / clock), dram_us) * work
+        combine_us = np.where(most(batch.num_splits) > 1, _combine_us(demand, sums, most), 0.0) * work
+        memset = most(batch.persistent * self.numbers.memset_share)
+        launch_us = work * demand.silicon.launch_us * (1.0 + memset)
+        runtime_us = launch_us + tiles_us + combine_us
+        # Times are sums, maxima and norms of the units' times: what each adds when it is slower sums up to the runtime.
+        added_us = np.maximum(runtime_us[1:] - runtime_us[0], 0.0)
+        parts_us = added_us * runtime_us[0] / np.maximum(added_us.sum(axis=0), 1e-30)
+        launch_us, tiles_us, combine_us = launch_us[0], tiles_us[0], combine_us[0]
+        even_us = sums(demand.tiles * mean_clk[0] / clock) / sms
+        outside_us = np.minimum(sums(demand.tiles * times.outside[0] / clock) / sms, tiles_us)
         bands = error_bands(self.gpu.name)
         return BatchPrediction(
-            runtime_us=np.where(work, launch_us + tiles_us + combine_us, 0.0),
-            limiter=np.argmax(bounds, axis=0),
-            limiter_names=LIMITERS,
+            runtime_us=runtime_us[0],
+            limiter=np.argmax(parts_us, axis=0),
+            limiter_names=tuple(UNITS),
             phases_us={
                 "launch": launch_us,
-                "tile_starts_and_stores": outside_us * work,
-                "key_blocks": np.maximum(np.minimum(even_us, tiles_us) - outside_us, 0.0) * work,
-                "imbalance": np.maximum(tiles_us - np.maximum(even_us, outside_us), 0.0) * work,
-                "combine": combine_us * work,
+                "tile_starts_and_stores": outside_us,
+                "key_blocks": np.maximum(np.minimum(even_us, tiles_us) - outside_us, 0.0),
+                "imbalance": np.maximum(tiles_us - np.maximum(even_us, outside_us), 0.0),
+                "combine": combine_us,
             },
             details={
                 "sm_clk_mhz": most(clock),
                 "tiles": tiles,
                 "mean_key_blocks": sums(demand.tiles * demand.mean_blocks) / np.maximum(tiles, 1.0),
-                "block_clk": most(times.period),
-                **dict(zip(BOUNDS, bounds, strict=True)),
+                "block_clk": most(times.period[0]),
+                **dict(zip(PARTS.values(), parts_us, strict=True)),
             },
             bytes_by_level={"dram": sums(demand.dram_bytes), "l2": sums(demand.l2_bytes)},
             caveats=self.gpu.caveats,

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking, emitted, rank_attention, why_not
-from gemm_model.attention.explanation import AttentionWorld, attention_difference, explain_attention
+from gemm_model.attention.explanation import (
+    AttentionWorld,
+    attention_difference,
+    elasticities,
+    explain_attention,
+)
 from gemm_model.attention.kernels import is_own
 from gemm_model.attention.model import AttentionModel, attention_model
 from gemm_model.commands import common, compare
@@ -118,8 +123,8 @@ def best(args: argparse.Namespace) -> compare.Answer:
 
 def explained(args: argparse.Namespace) -> compare.Answer:
     """What limits an attention kernel on the card of --gpu."""
-    units = explain_attention(_one(args)[1]).units
-    return replace(answer(args), beside=compare.limits({unit.name: unit.elasticity for unit in units}))
+    found = answer(args)
+    return replace(found, beside=compare.limits(elasticities(found.prediction)))
 
 
 def measured(args: argparse.Namespace, measured_us: float) -> tuple[Settings, dict[str, Any], Measured]:
@@ -128,8 +133,7 @@ def measured(args: argparse.Namespace, measured_us: float) -> tuple[Settings, di
     prediction = world.predicted()
     asked = {"problem": problem_fields(world.problem), "kernel": world.config.fields}
     asked["prediction"] = prediction_fields(prediction)
-    shares = world.elasticities()
-    return chosen, asked, measured_beside(measured_us, prediction, shares, {})
+    return chosen, asked, measured_beside(measured_us, prediction, elasticities(prediction), {})
 
 
 def compared(args: argparse.Namespace) -> tuple[Settings, str, Difference, list[str]]:
