@@ -146,7 +146,7 @@ def test_elasticities_of_a_long_prefill_are_those_of_its_products(kernel):
     problem = AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=128")
     config = AttentionConfig.parse(kernel)
     found = explain_attention(AttentionWorld.of(problem, config, AttentionModel(GPU)))
-    assert found.limiter == "TENSOR"
+    assert found.prediction.limiter == found.units[0].name == "TENSOR"
     assert min(unit.elasticity for unit in found.units) >= 0.0
     assert sum(unit.elasticity for unit in found.units) == pytest.approx(1.0, abs=0.01)
     assert [each.runtime_us for each in found.what_if] == sorted(each.runtime_us for each in found.what_if)
@@ -155,7 +155,7 @@ def test_elasticities_of_a_long_prefill_are_those_of_its_products(kernel):
 def test_elasticities_of_a_decode_are_those_of_dram():
     words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
     world = AttentionWorld.of(AttentionProblem.parse(words), OWN, AttentionModel(GPU))
-    assert explain_attention(world).limiter == "DRAM"
+    assert explain_attention(world).prediction.limiter == "DRAM"
 
 
 def test_emitted_call_names_what_was_chosen():

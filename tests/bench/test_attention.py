@@ -14,7 +14,7 @@ from tests.cases import cases
 @pytest.mark.parametrize(*cases(__file__, "test_the_reference_agrees_with_torch_and_sees_a_wrong_row"))
 def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words):
     problem = AttentionProblem.parse(words)
-    tensors = attention.Tensors.of(problem, "cpu")
+    tensors = attention.operands_of(problem, "cpu")
     q, k, v = (each.transpose(1, 2).float() for each in (tensors.q, tensors.k, tensors.v))
     out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=problem.causal, enable_gqa=problem.group > 1
@@ -26,7 +26,7 @@ def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words):
 
 def test_windows_and_lengths_are_those_of_a_mask_by_hand():
     problem = AttentionProblem.parse("causal heads=2 head_dim=32 window=5 lengths=9:20+0:4+7:7")
-    tensors = attention.Tensors.of(problem, "cpu")
+    tensors = attention.operands_of(problem, "cpu")
     out = torch.empty(16, 2, 32)
     begin_q = begin_kv = 0
     for seq_q, seq_kv in problem.lengths:
@@ -42,8 +42,8 @@ def test_windows_and_lengths_are_those_of_a_mask_by_hand():
 
 
 def test_rows_that_cannot_run_say_why(tmp_path, monkeypatch):
-    made = attention.Tensors.of
-    monkeypatch.setattr(attention.Tensors, "of", lambda problem, device: made(problem, "cpu"))
+    made = attention.operands_of
+    monkeypatch.setattr(attention, "operands_of", lambda problem, device: made(problem, "cpu"))
     problem = AttentionProblem.parse("causal heads=2 seq_q=8 head_dim=32 window=4")
     config = AttentionConfig(kernel="flash_attention_2")
     rows = [{"heads": "2", "seq_q": "8", "runtime_us": "9"}]

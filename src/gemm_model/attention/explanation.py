@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from gemm_model.attention.kernels import SPLITS, refusal, resolved
-from gemm_model.attention.model import PARTS, UNITS, AttentionModel
+from gemm_model.attention.model import PARTS, UNITS, AttentionModel, elasticities
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
@@ -27,10 +27,6 @@ class AttentionExplanation:
     prediction: Prediction
     units: tuple[Mechanism, ...]
     what_if: tuple[WhatIf, ...]
-
-    @property
-    def limiter(self) -> str:
-        return self.units[0].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +74,6 @@ class AttentionWorld:
         except InputError as error:
             known = f"is on no unit ({', '.join(UNITS)}) and no field of the GPU"
             raise InputError(f"what-if {text!r} {known}; {error}") from None
-
-
-def elasticities(found: Prediction) -> dict[str, float]:
-    """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
-    return {name: found.details[part] / (found.runtime_us or 1.0) for name, part in PARTS.items()}
 
 
 def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> AttentionExplanation:

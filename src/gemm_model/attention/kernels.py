@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 from operator import attrgetter
+from typing import Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
@@ -23,14 +25,9 @@ THREAD_REGISTERS: Mapping[int, int] = {1: 256, 2: 240, 3: 160}
 """Registers of a thread by consumer groups [registers]; Hopper; flash-attn-4 4.0.0b36, `num_mma_regs`."""
 LANES, TENSOR_MEMORY_COLUMNS = 128, 512
 """Lanes and columns of Blackwell's tensor memory [sums of 32 bits]; before it a group's sums are in as many threads."""
-TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
-    64: ((192, 128), (128, 128), (128, 192), (64, 128), (192, 96), (128, 64)),
-    96: ((192, 128), (192, 144), (128, 128), (64, 128)),
-    128: ((128, 128), (128, 176), (128, 160), (128, 96), (128, 64), (64, 128)),
-    192: ((128, 128), (128, 112), (128, 96), (64, 96)),
-    256: ((128, 80), (128, 64), (64, 80)),
-}
-"""Candidate tiles by head size, rounded up to a key [elements]; Hopper; the tiles that were timed."""
+_TABLES = read_toml("attention_kernels")
+TILES = {int(size): tuple(map(tuple, tiles)) for size, tiles in _TABLES["tiles"].items()}
+"""Candidate tiles by head size [elements]."""
 CTAS_AN_SM = 2
 """CTAs of one group that share an SM [CTAs]; FlashAttention 2, its `num_splits_heuristic`; cuDNN's, by registers."""
 SPLITS = (1, 2, 4, 8, 16, 32)
@@ -48,7 +45,7 @@ class AttentionKernel:
     """Rows of Q of one consumer group."""
     most_head_dim: int = 256
     """Largest head size."""
-    more_head_dims: tuple[tuple[int, int], ...] = ()
+    more_head_dims: tuple[list[int], ...] = ()
     """Larger `head_dim` and `head_dim_v` that it takes too."""
     own_tile: tuple[int, int] | None = None
     """The only tile of the library's kernel; None if the tile is free."""
@@ -71,24 +68,17 @@ class AttentionKernel:
         return self.group_rows >= WARPGROUP_ROWS
 
 
-SM90 = AttentionKernel(name="flash_attention", group_rows=WARPGROUP_ROWS, splits=True)
-# Its CTAs take tiles from a counter (flash-attention, hopper/flash_fwd_launch_template.h). Never measured here.
-FLASH3 = replace(SM90, name="flash_attention_3", persistent=True)
-FLASH_SM90 = (SM90, FLASH3)
-SM100 = AttentionKernel(name="flash_attention", group_rows=128, own_tile=(256, 128), most_head_dim=128)
-SM100 = replace(SM100, more_head_dims=((192, 128), (256, 256)))
-CUDNN = replace(SM90, name="cudnn_attention", own_tile=(128, 128), windows=False, head_dim_step=64)
-CUDNN = replace(CUDNN, persistent=True, softmax=1.34)
+def _described(*, architectures: list[str], **told: Any) -> dict[tuple[str, str], AttentionKernel]:
+    """A kernel as the table has it, by its name and architecture."""
+    told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    return dict.fromkeys(((told["name"], each) for each in architectures), AttentionKernel(**told))
+
+
+_KERNELS = {key: kernel for told in _TABLES["kernels"] for key, kernel in _described(**told).items()}
+FLASH_SM90 = SM90, FLASH3 = _KERNELS["flash_attention", "sm90"], _KERNELS["flash_attention_3", "sm90"]
+SM100, FLASH2 = _KERNELS["flash_attention", "sm100"], _KERNELS["flash_attention_2", "sm90"]
+CUDNN = _KERNELS["cudnn_attention", "sm90"]
 CUDNN_DECODE = replace(CUDNN, group_rows=16, persistent=False, narrow_ctas=4)
-FLASH2 = replace(SM90, name="flash_attention_2", group_rows=16, head_dim_step=32, readers=4, softmax=2.07)
-_KERNELS: Mapping[tuple[str, str], AttentionKernel] = {
-    ("flash_attention", "sm90"): SM90,
-    ("flash_attention", "sm100"): SM100,
-    ("cudnn_attention", "sm90"): CUDNN,
-    ("cudnn_attention", "sm100"): replace(SM100, name="cudnn_attention", windows=False, most_head_dim=256),
-    ("flash_attention_3", "sm90"): FLASH3,
-    **{("flash_attention_2", arch): FLASH2 for arch in ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120")},
-}
 
 
 def kernel_of(config: AttentionConfig, gpu: GpuSpec) -> AttentionKernel:
@@ -271,7 +261,7 @@ def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
 
 def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
     """One sentence: why a resolved configuration cannot run a problem; None if it can."""
-    kernel, sizes = kernel_of(config, gpu), (problem.head_dim, problem.head_dim_v)
+    kernel, sizes = kernel_of(config, gpu), [problem.head_dim, problem.head_dim_v]
     for name in ("head_dim", "head_dim_v") if sizes not in kernel.more_head_dims else ():
         size, most = getattr(problem, name), kernel.most_head_dim
         if size > most or size % 8:
@@ -313,14 +303,10 @@ def _does_not_fit(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSp
         needed, most, what = groups * columns, TENSOR_MEMORY_COLUMNS, "columns of tensor memory"
     if needed > most:
         return f"{name} needs {needed - most:.0f} {what} more than {most}"
-    beyond = (
-        smem_bytes(problem, config if kernel.turns else replace(config, stages=1)) - gpu.smem_bytes_per_cta
-    )
-    return (
-        f"{name} needs {beyond:.0f} bytes of shared memory more than {smem_words(gpu)}"
-        if beyond > 0
-        else None
-    )
+    held = smem_bytes(problem, config if kernel.turns else replace(config, stages=1))
+    if (beyond := held - gpu.smem_bytes_per_cta) > 0:
+        return f"{name} needs {beyond:.0f} bytes of shared memory more than {smem_words(gpu)}"
+    return None
 
 
 def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[AttentionConfig, ...]:

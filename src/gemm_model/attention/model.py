@@ -21,7 +21,7 @@ from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.core.prediction import BatchPrediction, interleaved
+from gemm_model.core.prediction import BatchPrediction, Prediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.traffic import kept_share, merged_share
@@ -53,8 +53,8 @@ class Demand(Columns):
     crosses, `copies` those that copy a block's rows of K and V, in the place of others.
 
     Bytes: `k_bytes` and `v_bytes` of a key block, `start_bytes` of Q of a tile, `store_bytes` of O; `l2_bytes` that
-    all SMs request from L2, of which the share `merged` merges with equal requests of the same GPC, `dram_bytes`;
-    the share `missed` of Q is not what the call before left in L2.
+    all SMs request from L2, of which the share `merged` merges with equal requests of the same GPC and the share
+    `fresh` misses L2, `dram_bytes`; the share `missed` of Q is not what the call before left in L2.
 
     Numbers: `groups` of consumers that share an SM; `tiles`, units of work of an SM: one CTA, or the CTAs that share
     an SM; `starts` of CTAs for each unit; `mean_blocks`, `later_blocks` beyond BLOCKS_SIMULATED and `masked_blocks`
@@ -67,16 +67,6 @@ class Demand(Columns):
     numbers: Numbers
     pipelines: list[tuple[list[int], IntArray]]
     """Groups, slots of a ring and overlap of each pipeline, and its rows."""
-
-    @property
-    def fresh(self) -> FloatArray:
-        """Share of the requested bytes that L2 misses."""
-        return np.asarray(self.dram_bytes / np.maximum(self.l2_bytes, 1.0))
-
-    @property
-    def l2_us(self) -> FloatArray:
-        """Time in which L2 serves all requests."""
-        return np.asarray(self.l2_bytes * (1.0 - self.merged) / self.silicon.l2_bytes_per_us)
 
 
 def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Demand:
@@ -219,11 +209,12 @@ def _traffic(batch: AttentionBatch, silicon: Silicon, blocks: FloatArray) -> dic
     )
     again = lost * (np.maximum(sharing * read / gpu.sm_count, 1.0) - 1.0)
     l2_bytes = blocks * batch.tile_n * both / batch.cluster + q_bytes + o_bytes
-    dram_bytes = (q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed
+    dram_bytes = np.minimum((q_bytes + kv_bytes * (1.0 + again) + o_bytes) * missed, l2_bytes)
     return {
         "l2_bytes": l2_bytes,
         "merged": silicon.merging * np.asarray(merged_share(at_work, 1.0, gpu)),
-        "dram_bytes": np.minimum(dram_bytes, l2_bytes),
+        "dram_bytes": dram_bytes,
+        "fresh": dram_bytes / np.maximum(l2_bytes, 1.0),
         "missed": missed,
     }
 
@@ -310,8 +301,9 @@ def work_of_sms(demand: Demand, clock: FloatArray) -> tuple[Times, FloatArray, F
     sharers = (np.minimum(demand.tiles, sms), left, np.ones(len(batch)))
     full, tail, alone = (times_at(demand, clock, each) for each in sharers)
     mean, alone_clk, tail_clk = (each.mean_clk(demand) for each in (full, alone, tail))
-    device = np.maximum(demand.l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
-    device_clk = device * clock * sms / np.maximum(demand.tiles, 1.0)
+    l2_us = demand.l2_bytes * (1.0 - demand.merged) / silicon.l2_bytes_per_us
+    device_us = np.maximum(l2_us, demand.dram_bytes / silicon.dram_bytes_per_us)
+    device_clk = device_us * clock * sms / np.maximum(demand.tiles, 1.0)
     apart = np.asarray(smooth_maximum(alone_clk, device_clk, demand.numbers.overlap_order))
     share = np.minimum((mean + (rounds - 1.0) * apart) / (rounds * mean), 1.0)
 
@@ -448,6 +440,11 @@ def _chain(demand: Demand) -> FloatArray:
     softmax = demand.softmax + demand.exponentials
     hidden = np.where(demand.batch.overlap_in_group, np.maximum(softmax, demand.pv), softmax + demand.pv)
     return np.asarray(demand.qk + hidden + demand.correction)
+
+
+def elasticities(found: Prediction) -> dict[str, float]:
+    """What of a faster unit reaches the runtime at its clock [1], by unit: of units that tie, each a half."""
+    return {name: found.details[part] / (found.runtime_us or 1.0) for name, part in PARTS.items()}
 
 
 def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:

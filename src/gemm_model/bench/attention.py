@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -23,44 +22,28 @@ from gemm_model.core.attention import AUTO, KERNELS, AttentionConfig, AttentionP
 from gemm_model.core.errors import MissingExtraError, extra_needed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-MEASURED = (
-    "runtime_us",
-    "min_us",
-    "max_us",
-    "calls",
-    "samples_us",
-    "relative_error",
-    "disposition",
-    "reason",
-)
+TIMED = ("runtime_us", "min_us", "max_us", "calls", "samples_us")
+MEASURED = (*TIMED, "relative_error", "disposition", "reason")
 
 Call = Callable[[], torch.Tensor]
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensors:
-    """Q, K and V of one problem, (batch, length, heads, size); of variable lengths without the batch."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-
-    @classmethod
-    def of(cls, problem: AttentionProblem, device: str) -> Tensors:
-        """Random operands; normal, as the inputs of an attention after its norms are."""
-        lead = [[problem.batch, problem.seq_q], [problem.batch, problem.seq_kv]]
-        if problem.lengths:
-            lead = [[sum(each)] for each in zip(*problem.lengths, strict=True)]
-        made = partial(torch.randn, dtype=TYPES[problem.dtype.name], device=device)
-        k, v = (made(*lead[1], problem.kv_heads, size) for size in (problem.head_dim, problem.head_dim_v))
-        return cls(q=made(*lead[0], problem.heads, problem.head_dim), k=k, v=v)
+def operands_of(problem: AttentionProblem, device: str) -> Operands:
+    """Random Q, K and V, (batch, length, heads, size), without the batch if lengths vary; normal, as after norms."""
+    lead = [[problem.batch, problem.seq_q], [problem.batch, problem.seq_kv]]
+    if problem.lengths:
+        lead = [[sum(each)] for each in zip(*problem.lengths, strict=True)]
+    made = partial(torch.randn, dtype=TYPES[problem.dtype.name], device=device)
+    k, v = (made(*lead[1], problem.kv_heads, size) for size in (problem.head_dim, problem.head_dim_v))
+    return made(*lead[0], problem.heads, problem.head_dim), k, v
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=torch.int32)
 
 
-def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors: Tensors) -> Call:
+def flash_attention(problem: AttentionProblem, config: AttentionConfig, operands: Operands) -> Call:
     """A call of flash-attn-4's kernel; splits as so many more sequences, then the combining kernel."""
     try:
         from flash_attn.cute.interface import _flash_attn_fwd
@@ -71,7 +54,7 @@ def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
     if (config.tile_m == AUTO) != (config.tile_n == AUTO):
         raise KernelError("one of tile_m and tile_n is empty; expected both or none")
     words = {**flash_attn_arguments(problem, config), "num_splits": 1}
-    q, k, v = tensors.q, tensors.k, tensors.v
+    q, k, v = operands
     out = torch.empty(*q.shape[:-1], problem.head_dim_v, dtype=q.dtype, device=q.device)
     if problem.lengths:
         queries, keys = zip(*problem.lengths, strict=True)
@@ -98,19 +81,19 @@ def flash_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
     return split
 
 
-def torch_attention(problem: AttentionProblem, config: AttentionConfig, tensors: Tensors) -> Call:
+def torch_attention(problem: AttentionProblem, config: AttentionConfig, operands: Operands) -> Call:
     """A call of scaled_dot_product_attention with cuDNN or FlashAttention 2 alone."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     if problem.window or problem.lengths or (problem.causal and problem.seq_q != problem.seq_kv):
         raise KernelError("torch's attention masks from the first key on and takes one length; expected such")
     backend = SDPBackend.CUDNN_ATTENTION if config.kernel == "cudnn_attention" else SDPBackend.FLASH_ATTENTION
-    operands = [each.transpose(1, 2) for each in (tensors.q, tensors.k, tensors.v)]
+    turned = [each.transpose(1, 2) for each in operands]
 
     def call() -> torch.Tensor:
         with sdpa_kernel(backend):
             found = torch.nn.functional.scaled_dot_product_attention(
-                *operands, is_causal=problem.causal, enable_gqa=problem.group > 1
+                *turned, is_causal=problem.causal, enable_gqa=problem.group > 1
             )
         return found.transpose(1, 2)
 
@@ -120,15 +103,16 @@ def torch_attention(problem: AttentionProblem, config: AttentionConfig, tensors:
 PROVIDERS = {KERNELS[0]: flash_attention, **dict.fromkeys(KERNELS[1:3], torch_attention)}
 
 
-def relative_error(problem: AttentionProblem, tensors: Tensors, out: torch.Tensor) -> float:
+def relative_error(problem: AttentionProblem, operands: Operands, out: torch.Tensor) -> float:
     """The largest relative error of three query rows of the first, middle and last sequence, against fp32."""
     worst = 0.0
     lengths = problem.lengths or ((problem.seq_q, problem.seq_kv),) * problem.batch
     of_q, of_kv = ([pair[side] for pair in lengths] for side in (0, 1))
-    operands = ((tensors.q, of_q), (out, of_q), (tensors.k, of_kv), (tensors.v, of_kv))
-    parts = [each.reshape(-1, *each.shape[-2:]).split(sizes) for each, sizes in operands]
+    sizes = (of_q, of_kv, of_kv, of_q)
+    each_of = zip((*operands, out), sizes, strict=True)
+    parts = [each.reshape(-1, *each.shape[-2:]).split(lengths) for each, lengths in each_of]
     for number in {0, len(lengths) // 2, len(lengths) - 1}:
-        q, o, k, v = (part[number] for part in parts)
+        q, k, v, o = (part[number] for part in parts)
         for row in {0, len(q) // 2, len(q) - 1} if len(q) and len(k) else ():
             head = row % problem.heads
             last = row + len(k) - len(q) if problem.causal else len(k) - 1
@@ -158,9 +142,9 @@ def measured(problem: AttentionProblem, config: AttentionConfig) -> dict[str, An
     try:
         if config.kernel not in PROVIDERS:
             raise KernelError(f"kernel is {config.kernel}; expected one of {', '.join(PROVIDERS)}")
-        tensors = Tensors.of(problem, "cuda")
-        call = PROVIDERS[config.kernel](problem, config, tensors)
-        error = relative_error(problem, tensors, call())
+        operands = operands_of(problem, "cuda")
+        call = PROVIDERS[config.kernel](problem, config, operands)
+        error = relative_error(problem, operands, call())
         if error > room_numbers("bench").largest_attention_error:
             return {"disposition": "wrong", "relative_error": error, "reason": "differs from fp32"}
         samples, calls = times_us(call)

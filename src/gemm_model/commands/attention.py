@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model.attention.choice import AttentionChoice, AttentionRanking, emitted, rank_attention, why_not
-from gemm_model.attention.explanation import (
-    AttentionWorld,
-    attention_difference,
-    elasticities,
-    explain_attention,
-)
+from gemm_model.attention.explanation import AttentionWorld, attention_difference, explain_attention
 from gemm_model.attention.kernels import is_own
-from gemm_model.attention.model import AttentionModel, attention_model
+from gemm_model.attention.model import AttentionModel, attention_model, elasticities
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
@@ -240,14 +235,14 @@ def explain(args: argparse.Namespace) -> Document:
     prediction = found.prediction
     tiles, sms = prediction.details["tiles"], chosen.gpu.sm_count
     result: dict[str, Any] = {"problem": problem_fields(world.problem), "kernel": world.config.fields}
-    result |= {"prediction": prediction_fields(prediction), "limiter": found.limiter}
+    result |= {"prediction": prediction_fields(prediction), "limiter": prediction.limiter}
     result["mechanisms"] = found.units
     result["wave_occupancy"] = tiles / (-(-tiles // sms) * sms) if tiles else 0.0
 
     def text() -> str:
         told = [(each.name, f"{each.elasticity:.0%}", each.meaning) for each in found.units]
         units = [dict(zip(("unit", "elasticity", "what it is"), each, strict=True)) for each in told]
-        first = f"predicted {number_text(prediction.runtime_us)} us, limited by {found.limiter}"
+        first = f"predicted {number_text(prediction.runtime_us)} us, limited by {prediction.limiter}"
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
     return common.document(chosen, result=plain(result), rows=change_rows(found.what_if), text=text)

@@ -29,7 +29,7 @@ def attention_page(ranking: AttentionRanking, explanation: AttentionExplanation,
             Fact(label="Best kernel", value=ranking.best.config.name, note=ranking.reason),
             Fact(label="Predicted", value=f"{number_text(best.runtime_us)} us", note=band_text(best)),
             Fact(label="Speed", value=f"{speed:.4g}", note="TFLOP/s"),
-            Fact(label="Limiter", value=explanation.limiter, note="what a faster unit gains most"),
+            Fact(label="Limiter", value=best.limiter, note="what a faster unit gains most"),
             Fact(label="Gain", value=f"{ranking.gain:.1%}", note="over the library's own choice"),
         ],
         figures=[
