@@ -15,7 +15,7 @@ from tests.cases import cases
 def test_the_reference_agrees_with_torch_and_sees_a_wrong_row(words):
     problem = AttentionProblem.parse(words)
     tensors = attention.operands_of(problem, "cpu")
-    q, k, v = (each.transpose(1, 2).float() for each in (tensors.q, tensors.k, tensors.v))
+    q, k, v = (each.transpose(1, 2).float() for each in tensors)
     out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=problem.causal, enable_gqa=problem.group > 1
     ).transpose(1, 2)
@@ -33,8 +33,8 @@ def test_windows_and_lengths_are_those_of_a_mask_by_hand():
         rows, keys = torch.arange(seq_q)[:, None] + seq_kv - seq_q, torch.arange(seq_kv)[None, :]
         kept = (keys <= rows) & (keys >= rows - 5)
         for head in range(2):
-            q = tensors.q[begin_q : begin_q + seq_q, head].float()
-            k, v = (each[begin_kv : begin_kv + seq_kv, head].float() for each in (tensors.k, tensors.v))
+            q = tensors[0][begin_q : begin_q + seq_q, head].float()
+            k, v = (each[begin_kv : begin_kv + seq_kv, head].float() for each in tensors[1:])
             scores = (q @ k.T / 32**0.5).masked_fill(~kept, -torch.inf)
             out[begin_q : begin_q + seq_q, head] = torch.softmax(scores, 1) @ v
         begin_q, begin_kv = begin_q + seq_q, begin_kv + seq_kv
