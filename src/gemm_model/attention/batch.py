@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import frexp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,5 +98,8 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
         "searches": bool(problem.lengths) or (kernel.turns and problem.page_size > 0),
         # Threads copy rows of K and V, since no bulk copy brings a key block of several pages.
         "copied": kernel.turns and copies_rows(problem, config),
+        "capped": problem.softcap > 0.0,
+        # flash-attn-4 divides each score by the cap; a compiler multiplies where that is a power of two.
+        "divides": config.kernel == KERNELS[0] and frexp(problem.softcap)[0] not in (0.0, 0.5),
         "ctas_an_sm": kernel.narrow_ctas if problem.head_dim <= 64 else CTAS_AN_SM,
     }

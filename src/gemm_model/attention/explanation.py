@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from math import log2
 
 from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import PARTS, UNITS, AttentionModel, elasticities
 from gemm_model.attention.silicon import silicon_of
-from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem, value_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.core.prediction import Prediction
@@ -63,10 +64,12 @@ class AttentionWorld:
 
         Raises InputError for a name that is no unit's and no field's of GPU or configuration, and for bad values.
         """
-        name, _, value = text.partition(" ")
+        name, _, value = text.replace("no softcap", "softcap 0").partition(" ")
         unit = (value if name == "no" else name).replace("_", " ").upper()
         if unit in UNITS and (name == "no" or value.startswith("x")):
             return self.faster(unit, UNLIMITED if name == "no" else number_of(text, value[1:]))
+        if name == "softcap" and self.problem.softcap and not value.startswith("x"):
+            return replace(self, problem=replace(self.problem, softcap=value_of(name, value)))
         if (name := SYNONYMS.get(name, name)) in QUANTITIES:
             return self.on(gpu_having(self.model.gpu, name, value, text))
         try:
@@ -138,6 +141,8 @@ def _other_ways(world: AttentionWorld) -> Iterator[tuple[str, AttentionWorld]]:
     words = [*flips, "tile_m 64", "exp_emulated 0.5", "cluster 1"]
     words += [f"scheduler {order}" for order in SCHEDULERS[1:] if problem.causal]
     words += [f"num_splits {splits}" for splits in SPLITS if problem.seq_q == 1]
+    if problem.softcap:  # A power of two needs no division.
+        words += ["no softcap", f"softcap {2.0 ** round(log2(problem.softcap)):g}"]
     for other, each in zip(map(world.asked, words), words, strict=True):
-        if other.config != world.config and refusal(problem, other.config, world.model.gpu) is None:
+        if other != world and refusal(problem, other.config, world.model.gpu) is None:
             yield each, other

@@ -14,7 +14,7 @@ from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 
-_SHAPE = attrgetter("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size")
+_SHAPE = attrgetter("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size", "softcap")
 MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
 WARPGROUP_ROWS = 64

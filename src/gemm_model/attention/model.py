@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -34,7 +34,6 @@ BLOCKS_SIMULATED = 6
 """Key blocks of a tile that the recurrence runs through [blocks]; all; chosen: later ones take the period."""
 LANES = 128
 """Thread instructions that an SM issues a clock [1/clk]; all GPUs; four schedulers of 32 lanes."""
-NOT_CAPPED = "softcap is not priced: flash-attn-4 takes 1.4 to 2.7 times as long with it, one query 5 to 8 times (h200)"
 EMULATION_SLOTS = 10.0
 """Instructions of an exponential on FMAs [instructions]; emulated ones; flash-attn-4, `ex2_emulation`."""
 CLOCK_STEPS = 3
@@ -82,13 +81,15 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     blocks, loaders = _blocks(batch), np.where(batch.turns, 1.0, groups)
     tiles = np.ceil(ctas / loaders)
     once = np.minimum(silicon.gpu.sm_count / np.maximum(tiles, 1.0), 1.0)
+    filled = batch.seq_q * batch.packed / batch.tile_m
     work = Demand(
         batch=batch,
         groups=groups,
         rows=rows,
         dim=dim,
         dim_v=dim_v,
-        filled=batch.seq_q * batch.packed / np.maximum(query_blocks(batch) * batch.tile_m, 1.0),
+        filled=filled / np.maximum(query_blocks(batch), 1.0),
+        whole=np.floor(filled) / np.maximum(query_blocks(batch), 1.0),
         pipelines=_pipelines(batch, groups),
         k_bytes=loaders * batch.tile_n * batch.head_dim * batch.element_bytes,
         v_bytes=loaders * batch.tile_n * batch.head_dim_v * batch.element_bytes,
@@ -106,19 +107,26 @@ def _priced(work: Demand, silicon: Silicon, numbers: Numbers) -> Demand:
     """The demand of the same work at these rates."""
     batch, rows = work.batch, work.rows
     scores = rows * batch.tile_n
+    # A division keeps its warp waiting. Rows without a query have scores of 0, whose division calls a routine.
+    of_zeros = 1.0 - work.whole
+    division_slots = batch.divides * (
+        work.whole * silicon.division_slots + of_zeros * silicon.zero_division_slots
+    )
+    division_clk = batch.divides * (work.whole * silicon.division_clk + of_zeros * silicon.zero_division_clk)
+    score_slots = batch.softmax * numbers.score_slots + batch.capped * numbers.softcap_slots + division_slots
     through_smem = np.where(batch.pv_from_registers, 0.0, scores * batch.element_bytes)
     product_clk = partial(_product_clk, batch, silicon, numbers)
     qk_bytes = work.dim * (rows + batch.readers * batch.tile_n) * batch.element_bytes
     pv_rows = np.where(batch.pv_from_registers, 0.0, rows) + batch.readers * work.dim_v
-    # FMAs compute emulated exponentials in parallel with the special function units.
-    special = (1.0 - batch.exp_emulated) / silicon.exponentials_per_clk
+    # FMAs compute emulated exponentials in parallel with the special function units, which take a cap's tanh too.
+    special = (1.0 + batch.capped - batch.exp_emulated) / silicon.exponentials_per_clk
     exponential = np.maximum(special, batch.exp_emulated * EMULATION_SLOTS / LANES)
     costs = {
         "qk": silicon.drain_clk + product_clk((rows, batch.tile_n, work.dim), qk_bytes),
         "pv": product_clk((rows, work.dim_v, batch.tile_n), pv_rows * batch.tile_n * batch.element_bytes),
         "math": 2.0 * scores * work.filled * (work.dim + work.dim_v) / silicon.flop_per_clk,
-        "softmax": silicon.round_trip_clk + 0.0 * scores,
-        "exponentials": scores * (batch.softmax * numbers.score_slots / LANES + exponential),
+        "softmax": silicon.round_trip_clk + scores / LANES * (division_clk - division_slots),
+        "exponentials": scores * (score_slots / LANES + exponential),
         "masked": scores * numbers.masked_slots / LANES,
         "copies": batch.copied * 2.0 * batch.tile_n * numbers.page_slots / LANES,
         "correction": rows * work.dim_v * numbers.output_slots / LANES
@@ -339,10 +347,7 @@ class AttentionModel:
         rows = {kind: np.flatnonzero(kinds == kind).tolist() for kind in dict.fromkeys(kinds.tolist())}
         own = {kind: self.silicon or silicon_of(self.gpu, kind) for kind in rows}
         parts = [self.predict_batch(batch[np.isin(batch.owner, of)], own[kind]) for kind, of in rows.items()]
-        found = parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
-        return replace(
-            found, caveats=(*found.caveats, *[NOT_CAPPED] * any(each.softcap for each, _ in kernels))
-        )
+        return parts[0] if len(parts) == 1 else interleaved(parts, list(rows.values()))
 
     def predict_batch(self, batch: AttentionBatch, silicon: Silicon) -> BatchPrediction:
         """Predictions of columns whose operands are of one rate class."""
@@ -386,8 +391,8 @@ class AttentionModel:
         dram_us = sums(demand.dram_bytes) / demand.silicon.dram_bytes_per_us
         tiles_us = np.maximum(most(last_clk / clock), dram_us) * work
         combine_us = np.where(most(batch.num_splits) > 1, _combine_us(demand, sums, most), 0.0) * work
-        memset = most(batch.persistent * self.numbers.memset_share)
-        launch_us = work * demand.silicon.launch_us * (1.0 + memset)
+        # A counter of tiles is set before: a node of the graph more.
+        launch_us = work * demand.silicon.launch_us * (1.0 + most(batch.persistent))
         runtime_us = launch_us + tiles_us + combine_us
         # Times are sums, maxima and norms of the units' times: what each adds when it is slower sums up to the runtime.
         added_us = np.maximum(runtime_us[1:] - runtime_us[0], 0.0)

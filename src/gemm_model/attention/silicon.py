@@ -14,12 +14,15 @@ from gemm_model.kernels.registry import family_of
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
+DIVISION = ("division_clk", "division_slots", "zero_division_clk", "zero_division_slots")
+
 
 class Silicon(Numbers):
     """Rates and latencies of one card, for one rate class of its tensor cores; no kernel changes them.
 
     `flop_per_clk` of an SM's tensor cores; `port_bytes_per_clk` that an SM reads from L2 while its neighbours do;
     `smem_bytes_per_clk`, `exponentials_per_clk`, `copy_clk_per_byte` of threads that copy from L2;
+    DIVISION, clocks and instructions of a warp that divides by a constant, and where it divides 0;
     `l2_bytes_per_us`, `dram_bytes_per_us`; `l2_latency_clk`, `dram_latency_us`;
     `drain_clk` for which the tensor cores stand still while a consumer group waits for its MMAs;
     `round_trip_clk`, the least time of a stage: barriers, issue of its MMAs, waiting for them; `cta_start_us` from the
@@ -47,6 +50,7 @@ def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
         port_bytes_per_clk=port,
         exponentials_per_clk=room_numbers("gpu").exponentials_per_clk,
         copy_clk_per_byte=1.0 / room_numbers("gpu").copy_bytes_per_clk,
+        **{name: getattr(room_numbers("gpu"), name) for name in DIVISION},
         smem_bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,
