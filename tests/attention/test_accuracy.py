@@ -90,6 +90,16 @@ def test_what_torch_runs_by_kernel_name(torch_rows, kernel):
     assert rows.loc[rows["seq_q"] == 1, "error"].mean() < 0.07
 
 
+def test_softcaps_that_no_number_was_fitted_to():
+    rows = pd.concat([rows_of("attention_softcap"), rows_of("attention_softcap_second")], ignore_index=True)
+    found = predict_table(rows[rows["softcap"] != ""], "h200")
+    error, prefill = np.abs(found["ratio"] - 1.0), pd.to_numeric(found["seq_q"]) > 256
+    assert (prefill.sum(), (~prefill).sum()) == (18, 8)
+    assert error[prefill].mean() < 0.08
+    assert error[~prefill].mean() < 0.065
+    assert error.max() < 0.15
+
+
 def test_a_card_that_no_number_has_seen():
     rows = rows_of("attention_other_card")
     found = predict_table(rows, "h100_sxm")

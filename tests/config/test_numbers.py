@@ -35,8 +35,10 @@ def test_what_a_description_does_not_say_is_the_h200_s():
     assert assumed.pop("idle_power_share") == round(h200["idle_power_w"] / h200["power_cap_w"], 3)
     # What tensor loads gain over bulk loads is assumed of the H200 too.
     assert assumed.pop("tensor_load_gain") == 1.26
-    # The latency of attention's models is that of the cards for which one was published; four rates are all cards'.
+    # The latency of attention's models is that of the cards for which one was published; eight numbers are all cards'.
     assert assumed.pop("published_l2_latency_clk") == 262.0
+    division = ("division_clk", "division_slots", "zero_division_clk", "zero_division_slots")
+    assert [assumed.pop(name) for name in division] == [50.1, 9.0, 267.1, 43.0]
     rates = ("exponentials_per_clk", "copy_bytes_per_clk", "mma_sync_flop_per_clk", "copies_per_clk")
     assert [assumed.pop(name) for name in rates] == [16.0, 36.5, 2674.0, 2.9]
     stored = h200["l2_write_gb_per_s"] * 1e3 / (h200["sm_count"] * h200["sm_clk_mhz"])
