@@ -13,6 +13,7 @@ from gemm_model.cli import main
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.gpu import load_gpu
 from gemm_model.tables.attention import predict_attention_frame
+from tests.cases import cases
 
 pytestmark = pytest.mark.xdist_group("attention")  # one process reads and predicts the table
 
@@ -39,9 +40,7 @@ def test_prefill(unseen):
     assert errors.max() < 0.25
 
 
-@pytest.mark.parametrize(
-    "kind", ["causal == 1 and window == 0", "causal == 0", "window > 0", "heads != kv_heads"]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_each_kind_of_prefill"))
 def test_each_kind_of_prefill(unseen, kind):
     errors = unseen[_prefill(unseen)].query(kind)["error"]
     assert len(errors) >= 90

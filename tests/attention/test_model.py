@@ -14,7 +14,7 @@ from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, p
 from gemm_model.attention.choice import emitted, flash_attn_arguments, rank_attention, why_not
 from gemm_model.attention.explanation import AttentionWorld, explain_attention
 from gemm_model.attention.kernels import copies_rows, resolved
-from gemm_model.attention.model import AttentionModel, elasticities
+from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
 from gemm_model.core.gpu import load_gpu
 from tests.cases import cases
@@ -27,27 +27,19 @@ def _us(words, config="flash_attention", gpu="h200"):
     return predict(AttentionProblem.parse(words), AttentionConfig.parse(config), gpu).runtime_us
 
 
-def test_phases_add_up():
-    for words in (
-        "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128",
-        "full batch=4 heads=32 kv_heads=8 seq_q=1 seq_kv=8192 head_dim=128",
-        "causal heads=32 head_dim=64 lengths=0:100+30:2000+2000:2000",
-    ):
-        found = predict(AttentionProblem.parse(words), OWN, "h200")
-        assert sum(found.phases_us.values()) == pytest.approx(found.runtime_us)
+@pytest.mark.parametrize(*cases(__file__, "test_phases_add_up"))
+def test_phases_add_up(words):
+    found = predict(AttentionProblem.parse(words), OWN, "h200")
+    assert sum(found.phases_us.values()) == pytest.approx(found.runtime_us)
 
 
-def test_no_kernel_is_faster_than_its_products_or_its_bytes():
-    for words in (
-        "full heads=32 seq_q=8192 head_dim=128",
-        "causal batch=2 heads=16 seq_q=8192 head_dim=256",
-        "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128",
-    ):
-        problem = AttentionProblem.parse(words)
-        found = predict(problem, OWN, "h200").runtime_us
-        assert found > problem.flop / GPU.flop_per_us("fp16")
-        kv_bytes = 2 * problem.batch * problem.kv_heads * problem.seq_kv * 2 * problem.head_dim
-        assert found > 0.9 * kv_bytes / GPU.dram_bytes_per_us
+@pytest.mark.parametrize(*cases(__file__, "test_no_kernel_is_faster_than_its_products_or_its_bytes"))
+def test_no_kernel_is_faster_than_its_products_or_its_bytes(words):
+    problem = AttentionProblem.parse(words)
+    found = predict(problem, OWN, "h200").runtime_us
+    assert found > problem.flop / GPU.flop_per_us("fp16")
+    kv_bytes = 2 * problem.batch * problem.kv_heads * problem.seq_kv * 2 * problem.head_dim
+    assert found > 0.9 * kv_bytes / GPU.dram_bytes_per_us
 
 
 def test_an_empty_length_takes_no_time_and_leaves_the_others_alone():
@@ -147,41 +139,19 @@ def test_the_best_is_the_fastest_and_explains_itself():
     assert refused.startswith("it cannot run: tile 192x192 needs")
 
 
-@pytest.mark.parametrize("kernel", ["flash_attention", "flash_attention_2", "cudnn_attention"])
-def test_elasticities_of_a_long_prefill_are_those_of_its_products(kernel):
-    problem = AttentionProblem.parse("full heads=16 seq_q=16384 head_dim=128")
-    config = AttentionConfig.parse(kernel)
-    found = explain_attention(AttentionWorld.of(problem, config, AttentionModel(GPU)))
-    assert found.prediction.limiter == found.units[0].name == "TENSOR"
-    assert min(unit.elasticity for unit in found.units) >= 0.0
-    assert sum(unit.elasticity for unit in found.units) == pytest.approx(1.0)
-    assert [each.runtime_us for each in found.what_if] == sorted(each.runtime_us for each in found.what_if)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "full heads=16 seq_q=16384 head_dim=128",
-        "full heads=32 kv_heads=8 seq_q=2048 head_dim=128 softcap=30",
-        "full batch=8 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128",
-        "causal batch=4 heads=32 seq_q=512 head_dim=96",
-    ],
-)
-def test_what_a_slower_unit_adds_is_its_elasticity(words, monkeypatch):
+@pytest.mark.parametrize(*cases(__file__, "test_what_a_slower_unit_adds_is_its_elasticity"))
+def test_what_a_slower_unit_adds_is_its_elasticity(words, kernel, limiter, monkeypatch):
     monkeypatch.setattr(AttentionModel, "_clock", lambda model, demand, busy_us, clock: clock)
-    world = AttentionWorld.of(AttentionProblem.parse(words), OWN, AttentionModel(GPU))
-    found = world.predicted()
-    parts = elasticities(found)
-    assert found.limiter == max(parts, key=parts.get) == explain_attention(world).units[0].name
-    for unit, share in parts.items():
-        slower = world.faster(unit, 1.0 / 1.001).predicted()
-        assert (slower.runtime_us / found.runtime_us - 1.0) / 1e-3 == pytest.approx(share, abs=0.03), unit
-
-
-def test_elasticities_of_a_decode_are_those_of_dram():
-    words = "full batch=64 heads=32 kv_heads=8 seq_q=1 seq_kv=32768 head_dim=128"
-    world = AttentionWorld.of(AttentionProblem.parse(words), OWN, AttentionModel(GPU))
-    assert explain_attention(world).prediction.limiter == "DRAM"
+    problem = AttentionProblem.parse(words)
+    world = AttentionWorld.of(problem, AttentionConfig.parse(kernel), AttentionModel(GPU))
+    found = explain_attention(world)
+    assert found.prediction.limiter == found.units[0].name == limiter
+    assert sum(unit.elasticity for unit in found.units) == pytest.approx(1.0)
+    for unit in found.units:
+        slower_us = world.faster(unit.name, 1.0 / 1.001).predicted().runtime_us
+        added = (slower_us / found.prediction.runtime_us - 1.0) / 1e-3
+        assert added == pytest.approx(unit.elasticity, abs=0.03), unit.name
+    assert [each.runtime_us for each in found.what_if] == sorted(each.runtime_us for each in found.what_if)
 
 
 def test_emitted_call_names_what_was_chosen():

@@ -16,12 +16,8 @@ def test_recurrence_equals_simulation_on_random_tiles(count):
     rng = random.Random(44)
     for _ in range(count):
         times = StageTimes(**{name: rng.uniform(1.0, 1000.0) for name in NAMES})
-        shape = {
-            "groups": rng.randint(1, 3),
-            "stages": rng.randint(1, 3),
-            "overlap": rng.random() < 0.5,
-            "blocks": rng.randint(1, 9),
-        }
+        shape = {name: rng.randint(1, most) for name, most in (("groups", 3), ("stages", 3), ("blocks", 9))}
+        shape["overlap"] = rng.random() < 0.5
         end = tile_ends(times, **shape)[-1]
         simulated = max(span.end for span in simulate_tile(times, **shape))
         assert end == pytest.approx(simulated, rel=1e-9), (times, shape)

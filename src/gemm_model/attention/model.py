@@ -138,7 +138,7 @@ def _priced(work: Demand, silicon: Silicon, numbers: Numbers) -> Demand:
 def _by_unit(demand: Demand) -> Demand:
     """The same demand, then with each of UNITS slower: a row for each, in front of the batch's axis."""
     known, step = (demand.silicon, demand.numbers), demand.numbers.elasticity_step
-    changed: list[dict[str, FloatArray]] = [{}, {}]
+    changed: list[dict[str, Any]] = [{}, {}]
     for place, unit in enumerate(UNITS.values(), start=1):
         for name in unit["numbers"]:
             which = 0 if hasattr(known[0], name) else 1
