@@ -119,7 +119,8 @@ def time_of(kernel: Kernel) -> KernelTime:
     exposed_us = found.exposed_clk * clk_us + _turns_us(kernel, work, waves_us, clk_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
-    floor_us = maximum(_math_floor_us(kernel), dram_floor_us)
+    math_floor_us = kernel.flop / (kernel.rate * kernel.gpu.sm_count * kernel.gpu.sm_clk_mhz)
+    floor_us = maximum(math_floor_us, dram_floor_us)
     between = tile.between_clk
     held_up = between if is_zero(between) else maximum(schedule.waves - 1.0, 0.0) * between
     return KernelTime(
@@ -237,11 +238,6 @@ def tile_times(kernel: Kernel) -> TileTimes:
         grid_us=float(grid_us(kernel)),
         loads_us=loads_us,
     )
-
-
-def _math_floor_us(kernel: Kernel) -> Values:
-    """Time of a kernel's FLOP at the peak rate [us] (classic SOL model)."""
-    return kernel.flop / (kernel.rate * kernel.gpu.sm_count * kernel.gpu.sm_clk_mhz)
 
 
 def _dram_floor_us(kernel: Kernel, moved: Traffic) -> Values:
