@@ -114,7 +114,7 @@ def test_attention_and_experts_of_models_are_the_kernels_and_what_vllm_runs_besi
         sizes = {"batch": 4, "heads": 4, "kv_heads": 1, "seq_q": queries, "seq_kv": 256, "head_dim": 64}
         problem = AttentionProblem.of(**sizes, head_dim_v=64, dtype="bf16", causal=queries > 1, page_size=64)
         # 64 threads a token of 40 registers: 25 CTAs an SM, each of 2,870 clocks, beside 512 bytes a token of DRAM's.
-        parts_us = 4 * queries / (132 * 25) * 2870 / 1980, 4 * queries * 512 / 4.633e6
+        parts_us = 4 * queries / (132 * 25) * 2870 / 1980, 4 * queries * 512 / 4.582e6
         written_us = sum(each_us**1.5 for each_us in parts_us) ** (1 / 1.5)
         beside_us = numbers.attention_beside_us + written_us
         kernel_us = rank_attention(problem, gpu, "flash_attention_3").best.prediction.runtime_us
