@@ -22,14 +22,14 @@ def test_types_share_the_numbers_of_the_card_and_of_a_family_but_the_energy_of_a
 
 
 def test_a_joint_fit_finds_the_numbers_that_made_the_rows_of_two_types():
-    seen = {kind: observe(measured(6, 0.003, dtype), H200, QUACK) for kind, dtype in KINDS.items()}
+    seen = {kind: observe(measured(12, 0.003, dtype), H200, QUACK) for kind, dtype in KINDS.items()}
     start = {kind: {**VALUES, "l2.efficiency": 1.3, "tensor.efficiency": 0.9} for kind in KINDS}
     free = parameters(KINDS, ["l2.efficiency", "tensor.efficiency"])
     groups = [Group(*kind, "burst", rows) for kind, rows in seen.items()]
     found = joint_fit(groups, H200, start, free, bounds={"l2.efficiency": (0.5, 1.5)})
     assert list(found.values.values()) == pytest.approx([0.8, 0.8], rel=0.003)
     assert found.numbers["quack", "fp8"] == {**VALUES, **{each.number: v for each, v in found.values.items()}}
-    # 48 rows count as 150 of 1,500, and rows of other regimes a quarter.
+    # So few rows count as 150 of 1,500, and rows of other regimes a quarter.
     assert [Group("quack", "fp16", regime, groups[0].rows).weight for regime in ("burst", "graph")] == (
         pytest.approx([10**0.5, 2.5**0.5])
     )
