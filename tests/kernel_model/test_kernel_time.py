@@ -163,9 +163,8 @@ def test_few_sms_wait_at_the_way_into_their_gpc_beside_l2(ctas, on_gpc):
     # that it has ten of 22 CTAs; the largest has 18 SMs.
     # Eight SMs of 64 bytes a clock fill its way in, if nothing merges: a GEMM's takes 1.3 times as much.
     ways_in = work - times.traffic.l2_store_bytes - fills
-    of_gpc = 10e6 / (1.3 * 8 * 64 * 1980) * ways_in * on_gpc / ctas
     wave = times.full if times.full.count else times.last
-    assert wave.gpc_us == pytest.approx(of_gpc / L2_BYTES_PER_US)
+    assert wave.gpc_us == pytest.approx(ways_in * on_gpc / ctas / (1.3 * 8 * 64 * 1980))
 
 
 def test_loads_wait_at_the_port_and_at_l2_in_turn():
