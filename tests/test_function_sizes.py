@@ -49,7 +49,6 @@ def test_what_counts_as_too_long():
 
 
 def test_formulas_of_the_model_take_few_parameters():
-    """Records hold what travels together."""
     found = [
         f"{path.parent.name}/{path.name} {name}"
         for folder in ("kernel_model", "kernels")

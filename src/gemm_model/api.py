@@ -55,7 +55,7 @@ def predict(
         raise InputError(f"config is of type {type(config).__name__}; expected a KernelConfig")
     chosen = model_for(model, gpu, options)
     row = numbers_of(problem, config)
-    require_known(chosen, beyond_plain=row.kinds is not None)
+    require_known(chosen, beyond_plain=not row.plain)
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
     return chosen.predict_row(row)

@@ -176,6 +176,14 @@ def test_own_numbers_have_the_held_out_band_and_no_caveat(tmp_path):
     assert predicted(H200, calibration=path).runtime_us == own.runtime_us
 
 
+def test_a_card_tells_each_number_that_is_missing_and_whose_was_taken():
+    bare = replace(H200, name="mine", validated=False, sources={}, tpc_rounds=(), mma_clk_share=0.9)
+    said = "GPU mine: numbers not measured: l2_write_gb_per_s, l2_unwritten_share, dram_launch_bytes, tpc_rounds "
+    said += "(left out); graph_launch_us, event_pair_us (taken of h200)"
+    for gpu, more in (("mine", ""), ("h100_sxm", "; pj_per_flop (taken of h100_sxm)")):
+        assert predicted(bare, calibration=calibration(gpu=gpu)).caveats[-1] == said + more
+
+
 @pytest.mark.parametrize(*cases(__file__, "test_a_borrowed_calibration_is_named_with_what_borrowing_cost"))
 def test_a_borrowed_calibration_is_named_with_what_borrowing_cost(gpu, changes, words, way):
     found = predicted(load_gpu(gpu), calibration=calibration(**changes))
@@ -239,7 +247,7 @@ def test_situations(waves, waves_us, memory_us, tensor_us, split_k, expected):
         schedule = SimpleNamespace(waves=alike(waves), sharers=alike(split_k))
         times = {"waves_us": waves_us, "l2_us": memory_us, "dram_us": 0.0, "tensor_us": tensor_us}
         times = SimpleNamespace(**{name: column(value) for name, value in times.items()})
-        geometry = SimpleNamespace(schedule=schedule, batch=SimpleNamespace(kinds=None))
+        geometry = SimpleNamespace(schedule=schedule, batch=SimpleNamespace(kinds=SimpleNamespace(kind=-1.0)))
         return situation(geometry, times).tolist()
 
     assert found(float, float) == [expected]

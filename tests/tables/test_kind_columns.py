@@ -53,8 +53,8 @@ def test_a_convolution_brings_its_groups_and_layouts():
 
 
 def test_a_table_of_plain_products_has_no_kind_columns():
-    assert batch_from_frame(TABLE[["m", "n", "k", "in_dtype"]], needs_tile=False).kinds is None
-    assert batch_from_frame(TABLE[:1], needs_tile=True).kinds is None
+    assert batch_from_frame(TABLE[["m", "n", "k", "in_dtype"]], needs_tile=False).plain
+    assert batch_from_frame(TABLE[:1], needs_tile=True).plain
 
 
 def test_models_of_plain_products_refuse_the_others():

@@ -169,8 +169,7 @@ def _in_turn(
 
     The tracer's files are then in `out`, those of lifetimes in `lived`.
     """
-    ranges = [*(["--waits"] if options.waits else []), *([] if options.stores else ["--no-stores"])]
-    traced = [*_tracer(out, _tracing(options)), *_worker(place, options, RANGES), *ranges]
+    traced = [*_tracer(out, _tracing(options)), *_worker(place, options, RANGES), *_ranges(options)]
     commands = {
         # Kernels with ranges have the same name in the library's cache as those without.
         RANGES: (traced, {"QUACK_CACHE_DIR": str(place / "kernels")}),
@@ -197,6 +196,11 @@ def _worker(place: Path, options: TraceOptions, part: str) -> list[str]:
     command = [sys.executable, "-m", "gemm_model.bench.traced_worker", "--device", options.device]
     files = ["--rows", str(place / "rows.json"), "--replies", str(place / f"{part}.json")]
     return [*command, *files, "--turns", str(place), "--part", part]
+
+
+def _ranges(options: TraceOptions) -> list[str]:
+    """Words for the worker about the ranges of its kernels."""
+    return [*(["--waits"] if options.waits else []), *([] if options.stores else ["--no-stores"])]
 
 
 def _tracing(options: TraceOptions) -> list[str]:

@@ -160,7 +160,7 @@ def problem_kind(frame: pd.DataFrame) -> pd.Series:
     """
     kinds = batch_from_frame(frame, needs_tile=False).kinds
     names = np.array(["", *PROBLEM_KINDS])
-    codes = np.zeros(len(frame)) if kinds is None else kinds.kind + 1.0
+    codes = np.broadcast_to(kinds.kind + 1.0, (len(frame),))
     return pd.Series(names[codes.astype(np.int64)], index=frame.index)
 
 

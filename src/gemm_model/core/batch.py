@@ -17,7 +17,7 @@ from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
-from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns
+from gemm_model.core.kind_columns import PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import mapped, require_kind
 
@@ -87,8 +87,8 @@ class GemmBatch:
     """1 with programmatic dependent launch, 0 without, -1 for the family's default."""
     footprint_bytes: FloatArray
     """Bytes touched before the same operands are used again; infinite leaves it to the regime."""
-    kinds: KindColumns | None = None
-    """Columns of the kind of problem; None if every row is a plain GEMM. For groups, m is the mean over the
+    kinds: KindColumns = PLAIN
+    """Columns of the kind of problem; PLAIN if every row is a plain GEMM. For groups, m is the mean over the
     groups that have rows, and `batch` is their number."""
 
     def __len__(self) -> int:
@@ -101,8 +101,13 @@ class GemmBatch:
     def mapped(self, change: Callable[[str, Any], Any]) -> GemmBatch:
         """A copy with each column changed by `change(name, column)`."""
         columns = map(change, COLUMNS, columns_of(self))
-        kinds = None if self.kinds is None else mapped(self.kinds, lambda column: change("", column))
+        kinds = self.kinds if self.plain else mapped(self.kinds, lambda column: change("", column))
         return GemmBatch(*[*columns, kinds])
+
+    @property
+    def plain(self) -> bool:
+        """Whether every row is known to be a plain GEMM."""
+        return self.kinds is PLAIN
 
     @property
     def multiplies_bf16(self) -> BoolArray:
@@ -134,22 +139,18 @@ class GemmBatch:
     @property
     def a_once_bytes(self) -> FloatArray:
         """Bytes of A with its scale factors, once."""
-        distinct = 1.0 if self.kinds is None else self.kinds.a_distinct
-        return self.m * self.k * self.batch * self.a_bytes_per_element * distinct
+        return self.m * self.k * self.batch * self.a_bytes_per_element * self.kinds.a_distinct
 
     @property
     def operand_bytes(self) -> FloatArray:
         """Bytes of A and B with their scale factors, each once."""
-        a_bytes, b_bytes = self.a_bytes_per_element, self.b_bytes_per_element
-        if self.kinds is not None:
-            a_bytes, b_bytes = a_bytes * self.kinds.a_distinct, b_bytes * self.kinds.b_distinct
+        a_bytes = self.a_bytes_per_element * self.kinds.a_distinct
+        b_bytes = self.b_bytes_per_element * self.kinds.b_distinct
         return (self.m * a_bytes + self.n * b_bytes) * self.k * self.batch
 
     @property
     def stored_bits(self) -> FloatArray:
         """Bits written for each accumulator."""
-        if self.kinds is None:
-            return self.out_bits
         return (self.out_bits + self.kinds.output_scale_bits) * self.kinds.output_share
 
     @property
@@ -157,15 +158,13 @@ class GemmBatch:
         return self.m * self.n * self.batch * self.stored_bits / 8.0
 
     @property
-    def source_bits(self) -> FloatArray | float:
+    def source_bits(self) -> FloatArray:
         """Bits of source matrices (C, a residual) that the epilogue reads for each accumulator."""
-        return 0.0 if self.kinds is None else self.out_bits * self.kinds.source_share
+        return self.out_bits * self.kinds.source_share
 
     @property
-    def source_bytes(self) -> FloatArray | float:
+    def source_bytes(self) -> FloatArray:
         """Bytes of source matrices (C, a residual) that the epilogue reads, each once."""
-        if self.kinds is None:
-            return 0.0
         return self.m * self.n * self.batch * self.source_bits / 8.0
 
     @property
@@ -176,23 +175,19 @@ class GemmBatch:
         Rows are contiguous along the major extent.
         """
         pitch: Values = where(self.a_k_major, self.k, self.m)
-        if self.kinds is not None:
-            pitch = where(self.kinds.a_row_step > 0.0, self.kinds.a_row_step, pitch)
+        pitch = where(self.kinds.a_row_step > 0.0, self.kinds.a_row_step, pitch)
         return pitch * self.a_bits / 8.0
 
     @property
     def b_pitch_bytes(self) -> FloatArray:
         pitch: Values = where(self.b_k_major, self.k, self.n)
-        if self.kinds is not None:
-            pitch = where(self.kinds.b_row_step > 0.0, self.kinds.b_row_step, pitch)
+        pitch = where(self.kinds.b_row_step > 0.0, self.kinds.b_row_step, pitch)
         return pitch * self.b_bits / 8.0
 
     @property
     def output_pitch_bytes(self) -> FloatArray:
-        pitch: Values = where(self.c_n_major, self.n, self.m)
-        if self.kinds is not None:
-            row = pitch * self.kinds.output_share
-            pitch = where(self.kinds.out_row_step > 0.0, self.kinds.out_row_step, row)
+        row = where(self.c_n_major, self.n, self.m) * self.kinds.output_share
+        pitch = where(self.kinds.out_row_step > 0.0, self.kinds.out_row_step, row)
         return pitch * self.out_bits / 8.0
 
 
@@ -218,7 +213,7 @@ def batch_of(pairs: Sequence[tuple[GemmProblem, KernelConfig]]) -> GemmBatch:
     columns = np.array([_values(*pair) for pair in pairs], dtype=np.float64).T.copy()
     typed = [column.astype(kind, copy=False) for column, kind in zip(columns, _KINDS, strict=True)]
     if all(problem.plain for problem, _ in pairs):
-        return GemmBatch(*[*typed, None])
+        return GemmBatch(*typed)
     kinds = assembled(((row, _kind_columns(*pair)) for row, pair in enumerate(pairs)), len(pairs))
     return GemmBatch(*[*typed, kinds])
 
@@ -227,7 +222,7 @@ def numbers_of(problem: GemmProblem, config: KernelConfig) -> GemmBatch:
     """One row as Python numbers: the formulas then run without numpy."""
     require_kind("problem", problem, GemmProblem)
     require_kind("config", config, KernelConfig)
-    kinds = None if problem.plain else _kind_columns(problem, config)
+    kinds = PLAIN if problem.plain else _kind_columns(problem, config)
     return GemmBatch(*[*_values(problem, config), kinds])
 
 

@@ -35,11 +35,6 @@ def is_number(value: object) -> TypeIs[float]:
     return type(value) is float
 
 
-def is_zero(value: Values) -> bool:
-    """Whether a value is the number 0 for all rows."""
-    return type(value) is float and value == 0.0
-
-
 def is_one(value: Values) -> bool:
     """Whether a value is the number 1 for all rows."""
     return type(value) is float and value == 1.0

@@ -48,7 +48,7 @@ def number(
     if assumed:
         default["default_factory"] = lambda: getattr(room_numbers("gpu"), assumed)
     quantity = Quantity(unit=unit, low=low, high=high)
-    return field(metadata={"quantity": quantity, "interval": interval}, **default)
+    return field(metadata={"quantity": quantity, "interval": interval, "assumed": assumed}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +302,15 @@ QUANTITIES: Mapping[str, Quantity] = {
     if "quantity" in spec.metadata
 }
 """Every number of a description by its field. Definitions and protocols: `docs/gpus.md`."""
+LEFT_OUT = (
+    *("dram_latency_ns", "l2_latency_clk", "l2_read_bytes_per_clk_of_eight", "l2_write_gb_per_s"),
+    *("l2_unwritten_share", "l2_spilled_share", "l2_launch_bytes", "dram_launch_bytes", "tpc_rounds"),
+)
+"""Numbers of a card without which the model leaves out what they tell."""
+LENT = ("small_kernel_us", "pj_per_flop")
+"""Numbers of a card in whose place the calibration's card serves."""
+ASSUMED = {spec.name: found for spec in fields(GpuSpec) if (found := spec.metadata.get("assumed"))}
+"""Numbers of a card in whose place those of `config/numbers/gpu.yaml` serve, by its field: the H200's."""
 ASSUMED_INTERVALS = {spec.name: found for spec in fields(GpuSpec) if (found := spec.metadata.get("interval"))}
 """Which number is the interval of a number of a card that was not measured. That of `flop_per_clk_per_sm` is the
 rate's in work: the clock's under MMAs."""

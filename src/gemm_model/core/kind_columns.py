@@ -65,7 +65,7 @@ OF_AN_EPILOGUE = (
 """Columns of `KindColumns` that an epilogue's property of that name gives."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class KindColumns:
     """Columns like those of a `GemmBatch`; with the values of a plain row each formula gives the plain
     result.
@@ -143,6 +143,15 @@ class KindColumns:
         """A copy with a plain epilogue; `asked` stays."""
         nothing = {**dict.fromkeys((*OF_AN_EPILOGUE, "output_scale_bits"), 0.0), "output_share": 1.0}
         return replace(self, **nothing)
+
+
+_PLAIN: dict[str, Any] = {
+    **dict.fromkeys(["grouped", "unlike", "software_scales", "a_shared", "b_shared"], False),
+    **dict.fromkeys(["longest", "places", "packed", "packed_rows", "k_runs", "n_runs", "output_share"], 1.0),
+    **dict.fromkeys(["clusters_m", "clusters_n", "rows_inside", "a_distinct", "b_distinct"], 1.0),
+}
+PLAIN = KindColumns(**{spec.name: _PLAIN.get(spec.name, 0.0) for spec in fields(KindColumns)} | {"asked": 0})
+"""Plain products, in numbers: what they have none of comes to nothing in each formula."""
 
 
 def kind_columns(problem: GemmProblem, cluster_rows: Values, cluster_columns: Values) -> KindColumns:

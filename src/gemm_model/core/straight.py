@@ -53,7 +53,10 @@ INTO = frozenset(
 )
 """Operations that write into a column which nobody needs any more."""
 NEUTRAL = {("add", 0.0), ("multiply", 1.0), ("divide", 1.0), ("subtract", 0.0)}
+NEUTRAL |= {("bitwise_and", True), ("bitwise_or", False)}
 """Operations that leave a value as it is, with the second operand that does so."""
+DECIDED = {("multiply", 0.0), ("bitwise_and", False), ("bitwise_or", True)}
+"""Operations whose second operand is the result, whatever the first one is."""
 LONGEST = 300
 """Longest expression that becomes part of another one [characters]; chosen: a parser nests 200 brackets."""
 
@@ -143,13 +146,17 @@ class Trace:
 def _simplified(name: str, arguments: Sequence[Any]) -> Any:
     """The result of an operation that needs none, else None."""
     first, second = arguments[0], arguments[-1]
-    if name in ("add", "multiply") and not isinstance(first, Symbol):
+    if name in ("add", "multiply", "bitwise_and", "bitwise_or") and not isinstance(first, Symbol):
         first, second = second, first
     if isinstance(second, float | int):
         if (name, second) in NEUTRAL:
             return first
-        if name == "multiply" and second == 0.0:
-            return 0.0
+        if (name, second) in DECIDED:
+            return second
+        if name == "maximum" and second == 0.0 and isinstance(first, Symbol) and first.name == "sqrt":
+            return first
+    elif name == "subtract" and first is second:
+        return 0.0
     if name == "divide" and isinstance(first, float) and first == 0.0:
         return 0.0
     return second if name == "where" and _key(arguments[1]) == _key(second) else None

@@ -41,6 +41,8 @@ from gemm_model.kernels.mechanisms import (
 from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 4
+AGAIN = "run gemm-model calibrate again"
+"""What makes a calibration of an old form anew."""
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
 KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
@@ -342,10 +344,12 @@ def _from_mapping(values: Mapping[str, Any], where_from: str, path: Path) -> Cal
     version = values.get("version")
     if version != FORMAT_VERSION:
         raise InputError(
-            f"{where_from}: calibration of format version {version!r}; expected {FORMAT_VERSION}: "
-            "run gemm-model calibrate again"
+            f"{where_from}: calibration of format version {version!r}; expected {FORMAT_VERSION}: {AGAIN}"
         )
-    file = record_from(_File, values, where_from)
+    try:
+        file = record_from(_File, values, where_from)
+    except InputError as error:
+        raise InputError(f"{error}; {AGAIN}") from None
     for key, known in (("family", families()), ("architecture", ARCHITECTURES)):
         require_one_of(f"{where_from}: {key} {getattr(file, key)!r}", getattr(file, key), known)
     entries = file.numbers
@@ -414,7 +418,8 @@ def _numbers(
     sources: dict[str, str] = {}
     for name, given in found.items():
         place = f"{where_from}, {name}"
-        require_one_of(f"{place}: unknown number", name, NUMBERS)
+        if name not in NUMBERS:
+            raise InputError(f"{place}: unknown number, as in calibrations of an old form: {AGAIN}")
         entry = _entry_of(given, NUMBERS[name].unit, place)
         width = entry.interval
         for kind in kinds:
@@ -424,8 +429,14 @@ def _numbers(
         sources[name] = entry.source
     records = {}
     for kind in kinds:
+        held = {**_KIND_STARTS, **values[kind]}
+        if missing := [name for name in NUMBERS if name not in held]:
+            said = f"number{'s' * (len(missing) > 1)} {', '.join(missing)}"
+            raise InputError(
+                f"{where_from}, {kind}: {said} missing, as in calibrations of an old form: {AGAIN}"
+            )
         try:
-            records[kind] = kernel_numbers({**_KIND_STARTS, **values[kind]})
+            records[kind] = kernel_numbers(held)
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, {kind: widths for kind, widths in intervals.items() if widths}, sources

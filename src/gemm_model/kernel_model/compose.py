@@ -7,7 +7,6 @@ from gemm_model.core.elementwise import (
     Flags,
     Values,
     is_one,
-    is_zero,
     maximum,
     minimum,
     power,
@@ -20,7 +19,7 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import ClockRule
 from gemm_model.kernel_model.demand import Demand
-from gemm_model.kernel_model.edge_tiles import NO_EDGE, EdgeFill, crowding, drifted_apart
+from gemm_model.kernel_model.edge_tiles import EdgeFill, crowding, drifted_apart
 from gemm_model.kernel_model.epilogue import Stall
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.launch import spread_out
@@ -55,8 +54,8 @@ class Wave:
     """Filling shared memory, which takes what L2 sends as it comes: beside the port and L2, not in turn."""
     round_trips_clk: Values
     """Stages' round trips, as far as the ring does not hide them; 0 where they bound nothing."""
-    stall: Stall | None
-    """How the loads wait for epilogues; None where nothing is fused."""
+    stall: Stall
+    """How the loads wait for epilogues."""
     l2_us: Values
     gpc_us: Values
     """The way into the fullest GPC, which is the ports' own queue: beside the port and L2, not after them."""
@@ -92,7 +91,6 @@ class Waves:
     l2_us: Values
     """Of all waves together."""
     dram_us: Values
-    edge: EdgeFill
     overlap: Record
 
     def waves_us(self, sm_clk_mhz: Values) -> Values:
@@ -100,8 +98,7 @@ class Waves:
         clk_us = 1.0 / sm_clk_mhz
         waves_us: Values = 0.0
         for wave in (self.full, self.last):
-            if not is_zero(wave.count):
-                waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
+            waves_us = waves_us + wave.count * self.wave_us(wave, clk_us)
         return waves_us
 
     @property
@@ -123,23 +120,18 @@ class Waves:
         loads_us = root(port + wave.l2_power, overlap.port_l2_order)
         order = overlap.loads_dram_order
         loads_us = root(power(loads_us, order) + wave.gpc_power, order)
-        if not is_zero(wave.arriving_clk):
-            loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
-        if self.edge is not NO_EDGE:
-            in_turn_us = loads_us + wave.fill_us
-            loads_us = in_turn_us - wave.hidden_fill_us * loads_us / in_turn_us
-        if not is_zero(wave.round_trips_clk):
-            loads_us = smooth_maximum(loads_us, wave.round_trips_clk * clk_us, order)
+        loads_us = maximum(loads_us, wave.arriving_clk * clk_us)
+        in_turn_us = loads_us + wave.fill_us
+        loads_us = in_turn_us - wave.hidden_fill_us * loads_us / in_turn_us
         stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
         math_us = maximum(wave.period_clk * clk_us, stores_us)
-        fetched, last = power(loads_us, order) + wave.dram_power, overlap.math_loads_order
-        if wave.stall is not None:
-            fetched_us = root(fetched, order)
-            fetched = power(fetched_us + wave.stall.waits_us(fetched_us, clk_us), order)
+        ring = power(loads_us, order) + power(wave.round_trips_clk * clk_us, order)
+        fetched, last = ring + wave.dram_power, overlap.math_loads_order
+        fetched_us = root(fetched, order)
+        waited = power(fetched_us + wave.stall.waits_us(fetched_us, clk_us), order)
+        fetched = where(wave.stall.fused, waited, fetched)
         slowest_us = root(power(math_us, last) + power(fetched, last / order), last)
-        if not is_zero(wave.next_us):
-            slowest_us = maximum(slowest_us, wave.next_us)
-        return slowest_us if is_zero(self.turns_clk) else slowest_us + self.turns_clk * clk_us
+        return maximum(slowest_us, wave.next_us) + self.turns_clk * clk_us
 
 
 @formula_record
@@ -180,11 +172,10 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     evens_out = kernel.family.tile_order.scheduler.evens_out
     waves, last_tiles = schedule.full_waves, schedule.last_tiles
     last_weight = last_wave_weight(schedule, kernel.numbers)
-    if tile.stall is not None or not is_zero(tile.between_clk):
-        # No next tile comes after the last wave, even where it is as full as the others.
-        whole = last_tiles == 0.0
-        waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
-        last_tiles = where(whole, schedule.resident, last_tiles)
+    # No next tile comes after the last wave, even where it is as full as the others.
+    whole = last_tiles == 0.0
+    waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
+    last_tiles = where(whole, schedule.resident, last_tiles)
     full = _Share(waves, schedule.resident, 1.0, 0.0, evens_out)
     last = _Share(last_weight, last_tiles, schedule.last_work, 1.0, False)
     return Waves(
@@ -193,7 +184,6 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
         turns_clk=tile.turns_clk,
         l2_us=(each.l2_us + each.fill_us) * schedule.tiles,
         dram_us=each.dram_us * schedule.tiles,
-        edge=asked.edge,
         overlap=kernel.numbers.overlap,
     )
 
@@ -217,7 +207,7 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
         stores_us=asked.tile.epilogues * moved.l2_store_bytes / (l2_rate * schedule.tiles),
         latency_us=schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz,
         port_clk=port_tile_clk(step, schedule, kernel.resources),
-        arriving_clk=0.0 if is_zero(step.arriving_clk) else schedule.k_tiles * step.arriving_clk,
+        arriving_clk=schedule.k_tiles * step.arriving_clk,
         trips_clk=_round_trips_clk(step, schedule, kernel.resources),
     )
 
@@ -228,17 +218,14 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
     filled_us = _filled_us(kernel, asked.edge, each.fill_us, share)
     l2_us, gpc_us = each.l2_us * tiles, (each.mean_gpc_us if share.evened_out else each.gpc_us) * tiles
     dram_us = smooth_maximum(each.dram_us * tiles, scaled(each.latency_us, work), overlap.port_l2_order)
-    arriving, trips = each.arriving_clk, each.trips_clk
     return Wave(
         count=share.count,
         period_clk=scaled(tile.period_clk, work),
         beside_stores_clk=scaled(tile.beside_stores_clk, work),
         port_clk=scaled(_held_up(each.port_clk, tile.between_clk, share.of_last), work),
-        arriving_clk=0.0
-        if is_zero(arriving)
-        else scaled(_held_up(arriving, tile.between_clk, share.of_last), work),
-        round_trips_clk=0.0 if is_zero(trips) else scaled(trips, work),
-        stall=None if tile.stall is None else tile.stall.of_waves(work, share.of_last),
+        arriving_clk=scaled(_held_up(each.arriving_clk, tile.between_clk, share.of_last), work),
+        round_trips_clk=scaled(each.trips_clk, work),
+        stall=tile.stall.of_waves(work, share.of_last),
         l2_us=l2_us,
         gpc_us=gpc_us,
         fill_us=filled_us,
@@ -255,8 +242,6 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
 
 def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -> Values:
     """Out-of-bounds fill of a wave; above 0 where there is none."""
-    if edge is NO_EDGE:
-        return NEXT_TO_NOTHING_US
     clusters = maximum(share.tiles if is_one(share.work) else share.tiles / share.work, 1.0)
     # CTAs go to one SM of each TPC first: a TPC's second SM reads the same box if more CTAs than TPCs do.
     same_box = minimum(maximum(edge.readers * SMS_PER_TPC / kernel.gpu.sm_count - 1.0, 0.0), 1.0)
@@ -268,7 +253,7 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
 
 def _held_up(load_clk: Values, between_clk: Values, of_last: float) -> Values:
     """The loads of a tile, and what comes before those of the next one: the last wave has none."""
-    return load_clk if is_zero(between_clk) else load_clk + between_clk * (1.0 - of_last)
+    return load_clk + between_clk * (1.0 - of_last)
 
 
 def port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:

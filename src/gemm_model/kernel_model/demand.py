@@ -36,8 +36,8 @@ class TileDemand:
     """Between the loads of two tiles; 0 where nothing is."""
     turns_clk: Values
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
-    stall: Stall | None
-    """How the loads wait for epilogues; None where nothing is fused."""
+    stall: Stall
+    """How the loads wait for epilogues."""
 
 
 @formula_record

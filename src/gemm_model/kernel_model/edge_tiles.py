@@ -10,8 +10,6 @@ from gemm_model.core.elementwise import (
     Values,
     ceil,
     floor,
-    is_number,
-    is_zero,
     maximum,
     minimum,
     scaled,
@@ -43,10 +41,6 @@ class EdgeFill:
     """CTAs that read the same box, of the operand with more fill."""
 
 
-NO_EDGE = EdgeFill(bytes_per_wave=0.0, hidden=0.0, readers=0.0)
-"""No fill: a row whose tiles match the matrix."""
-
-
 @formula_record
 class _Edge:
     """Position of one operand's tiles over the edge of the matrix; each field is a number or an array."""
@@ -67,9 +61,6 @@ def edge_fill(
     batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
 ) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
-    filled_m, filled_n = schedule.filled_m, schedule.filled_n
-    if is_number(filled_m) and is_number(filled_n) and filled_m == filled_n == 1.0:
-        return NO_EDGE
     known, holders = numbers.edge_tiles, resources.b_holders
     a_edge, b_edge = _edges(batch, schedule, holders)
     # Splits of k read other boxes, and so do matrices that share no operand.
@@ -116,8 +107,6 @@ def _fill_cost(edge: _Edge, known: Record, boxes_at_once: Values) -> Values:
     Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row. CTAs that
     fill the same box wait for each other, so that fill is faster where they fill several `boxes_at_once`.
     """
-    if is_zero(edge.outside):
-        return 0.0
     boxes = edge.along * edge.sharers
     whole = floor(edge.outside * boxes + ROUNDING)
     part = maximum(edge.outside * boxes - whole, 0.0)

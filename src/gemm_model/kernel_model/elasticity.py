@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_model.core.elementwise import Values, is_zero, maximum, minimum, power, smooth_maximum, where
+from gemm_model.core.elementwise import Values, maximum, minimum, power, root, smooth_maximum, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.compose import Wave, port_tile_clk
-from gemm_model.kernel_model.edge_tiles import NO_EDGE
 from gemm_model.kernel_model.epilogue import hidden_clk
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.kernel_time import KernelTime
@@ -64,8 +63,7 @@ class Composed:
         parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
         last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
         for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
-            if not is_zero(wave.count):
-                _add_wave(parts, self, wave, tiles / schedule.tiles, clk_us)
+            _add_wave(parts, self, wave, tiles / schedule.tiles, clk_us)
         parts |= _of_k_tile(self, parts[TENSOR])
         total = maximum(sum(parts.values()), NOTHING)
         shares = {name: part / total for name, part in parts.items()}
@@ -96,35 +94,31 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
     order = overlap.loads_dram_order
     trips_us = wave.round_trips_clk * clk_us
-    ringed_us = fetching_us if is_zero(trips_us) else smooth_maximum(fetching_us, trips_us, order)
-    of_loads = _share(fetching_us, ringed_us, order)
-    fetched_us = smooth_maximum(ringed_us, wave.dram_us, order)
-    of_ring = _share(ringed_us, fetched_us, order)
-    waits_us = 0.0 if wave.stall is None else wave.stall.waits_us(fetched_us, clk_us)
+    fetched_us = root(power(fetching_us, order) + power(trips_us, order) + wave.dram_power, order)
+    of_trips, of_dram = _share(trips_us, fetched_us, order), _share(wave.dram_us, fetched_us, order)
+    waits_us = wave.stall.waits_us(fetched_us, clk_us)
     stores_us = wave.beside_stores_clk * clk_us + wave.stores_us
     math_us = maximum(wave.period_clk * clk_us, stores_us)
     slowest_us = smooth_maximum(math_us, fetched_us + waits_us, overlap.math_loads_order)
     of_math = _share(math_us, slowest_us, overlap.math_loads_order)
     mathed_us, fetched_part = wave.count * of_math * slowest_us, wave.count * (1.0 - of_math) * slowest_us
     fetched = fetched_part / maximum(fetched_us + waits_us, NOTHING)
-    if not is_zero(wave.next_us):
-        asked = wave.next_us > slowest_us
-        parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
-        mathed_us, fetched = where(asked, 0.0, mathed_us), where(asked, 0.0, fetched)
+    asked = wave.next_us > slowest_us
+    parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
+    mathed_us, fetched = where(asked, 0.0, mathed_us), where(asked, 0.0, fetched)
     _add_math(parts, found, wave, mathed_us)
-    weight = fetched * of_ring * fetched_us
-    if not is_zero(trips_us):
-        _add_round_trips(parts, kernel, times, weight * (1.0 - of_loads), 1.0)
-    if not is_zero(fill_us):
-        fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
-        parts[FILL] = parts[FILL] + weight * of_loads * fill
-        weight = weight * (1.0 - fill)
+    weight = fetched * fetched_us
+    _add_round_trips(parts, kernel, times, weight * of_trips, 1.0)
+    _add_dram(parts, found, wave, share, weight * of_dram)
+    weight = weight * (1.0 - of_trips - of_dram)
+    fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
+    parts[FILL] = parts[FILL] + weight * fill
+    weight = weight * (1.0 - fill)
     for name, part in loads.items():
         if name == LATENCY:
-            _add_round_trips(parts, kernel, times, weight * of_loads * part, _waits_for_load(kernel, times))
+            _add_round_trips(parts, kernel, times, weight * part, _waits_for_load(kernel, times))
         else:
-            parts[name] = parts[name] + weight * of_loads * part
-    _add_dram(parts, found, wave, share, fetched * (1.0 - of_ring) * fetched_us)
+            parts[name] = parts[name] + weight * part
     parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
 
 
@@ -157,16 +151,14 @@ def _share(part_us: Values, whole_us: Values, order: float) -> Values:
 
 def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tuple[Parts, Values, Values]:
     """Shares of the loads of a wave by resource, the fill's part of what clusters wait for, and that [us]."""
-    edge, step, port_us, overlap = times.edge, times.step, wave.port_clk * clk_us, kernel.numbers.overlap
+    step, port_us, overlap = times.step, wave.port_clk * clk_us, kernel.numbers.overlap
     queued_us = smooth_maximum(port_us, wave.l2_us, overlap.port_l2_order)
     loads_us = smooth_maximum(queued_us, wave.gpc_us, overlap.loads_dram_order)
     gpc = _share(wave.gpc_us, loads_us, overlap.loads_dram_order)
     port = _share(port_us, queued_us, overlap.port_l2_order) * (1.0 - gpc)
-    arrives: Values = 0.0
-    if not is_zero(wave.arriving_clk):
-        arriving_us = wave.arriving_clk * clk_us
-        arrives = where(arriving_us > loads_us, 1.0, 0.0)
-        loads_us = maximum(loads_us, arriving_us)
+    arriving_us = wave.arriving_clk * clk_us
+    arrives = where(arriving_us > loads_us, 1.0, 0.0)
+    loads_us = maximum(loads_us, arriving_us)
     l2, gpc = (1.0 - port - gpc) * (1.0 - arrives), gpc * (1.0 - arrives)
     port = port * (1.0 - arrives)
     tile_clk = port_tile_clk(step, kernel.schedule, kernel.resources)
@@ -176,13 +168,10 @@ def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tup
         # The stores and the next tile's number come between the loads of two tiles.
         paced = minimum(tile_clk / maximum(times.full.port_clk, NOTHING), 1.0)
         between, port = port * (1.0 - paced), port * paced
-        if not is_zero(wave.arriving_clk):
-            filling = kernel.schedule.k_tiles * step.arriving_clk / times.full.arriving_clk
-            between, arrives = between + arrives * (1.0 - filling), arrives * filling
+        filling = kernel.schedule.k_tiles * step.arriving_clk / maximum(times.full.arriving_clk, NOTHING)
+        between, arrives = between + arrives * (1.0 - filling), arrives * filling
     waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
     shares = {SM_INGRESS: way_in, GPC_INGRESS: gpc, L2: l2, SMEM: arrives, **waits}
-    if edge is NO_EDGE:
-        return shares, 0.0, loads_us
     in_turn_us = loads_us + wave.fill_us
     hidden_us = wave.hidden_fill_us * loads_us / in_turn_us
     return shares, wave.fill_us - hidden_us * loads_us / in_turn_us, in_turn_us - hidden_us

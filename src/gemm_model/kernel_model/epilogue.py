@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, power, sqrt, where
+from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, power, scaled, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
@@ -72,8 +72,6 @@ def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) ->
     They include finding the tile's group, because the storing warps switch tensor maps first.
     """
     kinds, fused = batch.kinds, numbers.fused_epilogue
-    if kinds is None:
-        return 0.0
     each = kinds.tangents * fused.tangent_clk + kinds.sigmoids * fused.sigmoid_clk
     each = each + kinds.gated * fused.gate_clk + kinds.quantized * numbers.scaled_outputs.scale_clk
     each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
@@ -91,7 +89,7 @@ def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -
     A warp divides for 8 rows of 4 columns at once and takes the slow path if one of these sums needs it. The
     first warp, with 16 rows, is the slowest; rows outside the matrix never need it.
     """
-    if warp_clk == 0.0 or batch.kinds is None:
+    if warp_clk == 0.0:
         return 0.0
     normal = 1.0 - share_below(LOWEST_SIGMOID, batch.k)
     rows = minimum(minimum(batch.m, batch.cta_m), 2.0 * ROWS_OF_A_REGISTER)
@@ -118,7 +116,7 @@ def tile_by_tile_clk(
 
     Addresses of the outputs spill registers, which go to memory and return once for each tile.
     """
-    if batch.kinds is None or not period.groups_tile_by_tile:
+    if not period.groups_tile_by_tile:
         return 0.0
     stores = numbers.pointer_stores
     outputs = batch.cta_m * batch.cta_n * batch.kinds.output_share
@@ -140,6 +138,8 @@ class Stall:
     """Share of a tile's loads that fits into the ring meanwhile [1]."""
     last_clk: Values
     """Fused clocks of the last tile, whose loads are over, beyond those in `exposed_clk`."""
+    fused: Flags
+    """Whether anything is fused."""
     last_share: Values = 0.0
     """Share of the last wave among these waves [1]."""
 
@@ -155,20 +155,20 @@ class Stall:
 
     def of_waves(self, work: Values, last_share: Values) -> Stall:
         """The stall of waves with `work` tiles each, of which `last_share` is the last wave."""
-        epilogue, plain, last = (each * work for each in (self.epilogue_clk, self.plain_clk, self.last_clk))
-        return Stall(epilogue, plain, self.room, last, last_share)
+        epilogue, plain, last = (
+            scaled(each, work) for each in (self.epilogue_clk, self.plain_clk, self.last_clk)
+        )
+        return Stall(epilogue, plain, self.room, last, self.fused, last_share)
 
 
-def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> Stall | None:
-    """How loads wait for the `fused` part of the `whole` epilogue; None without a fused part.
+def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> Stall:
+    """How loads wait for the `fused` part of the `whole` epilogue.
 
     In ping-pong kernels the other warpgroup's tile drains the ring during the epilogue, in kernels with two
     accumulators the next accumulator's tile does, so that loads do not wait. If the ring is refilled for each
     tile, loads wait for the whole epilogue.
     """
     batch, resources, period = kernel.batch, kernel.resources, kernel.family.tile_period
-    if batch.kinds is None:
-        return None
     plain = whole - fused
     exposed, exposed_plain = (
         exposed_clk(kernel, each, hidden_clk(kernel, mainloop, each)) for each in (whole, plain)
@@ -182,7 +182,7 @@ def stall_of(kernel: Kernel, mainloop: Values, whole: Values, fused: Values) -> 
         anew = batch.kinds.grouped
         waits, last = where(anew, whole, waits), where(anew, whole, last)
         before, room = where(anew, 0.0, before), where(anew, 0.0, room)
-    return Stall(waits, before, room, last)
+    return Stall(waits, before, room, last, fused > 0.0)
 
 
 def between_loads_clk(kernel: KernelWaves) -> Values:

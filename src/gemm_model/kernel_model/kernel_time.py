@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemm_model.core.elementwise import Values, any_of, is_zero, maximum, minimum, power
+from gemm_model.core.elementwise import Values, maximum, minimum, power
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.clock import SHORTEST_WAVES_US, ClockRules, clock_rules
@@ -119,10 +119,8 @@ def time_of(kernel: Kernel) -> KernelTime:
     exposed_us = found.exposed_clk * clk_us + _turns_us(kernel, work, waves_us, clk_us)
     started_us = _started_us(kernel, found, waves_us)
     dram_floor_us = _dram_floor_us(kernel, asked.traffic)
-    math_floor_us = kernel.flop / (kernel.rate * kernel.gpu.sm_count * kernel.gpu.sm_clk_mhz)
-    floor_us = maximum(math_floor_us, dram_floor_us)
-    between = tile.between_clk
-    held_up = between if is_zero(between) else maximum(schedule.waves - 1.0, 0.0) * between
+    floor_us = maximum(_math_floor_us(kernel), dram_floor_us)
+    held_up = maximum(schedule.waves - 1.0, 0.0) * tile.between_clk
     return KernelTime(
         runtime_us=maximum(started_us + first_load_us + waves_us + exposed_us, floor_us),
         floor_us=floor_us,
@@ -151,8 +149,6 @@ def time_of(kernel: Kernel) -> KernelTime:
 
 def _turns_us(kernel: Kernel, work: Waves, waves_us: Values, clk_us: Values) -> Values:
     """The exposed part of the splits' turns beside the waves [us]."""
-    if not any_of(kernel.schedule.sharers > 1.0):
-        return 0.0
     turn_us, alone_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us, work.alone_clk * clk_us
     return exposed_turns_us(kernel, waves_us, turn_us, minimum(alone_us, waves_us))
 
@@ -238,6 +234,11 @@ def tile_times(kernel: Kernel) -> TileTimes:
         grid_us=float(grid_us(kernel)),
         loads_us=loads_us,
     )
+
+
+def _math_floor_us(kernel: Kernel) -> Values:
+    """Time of a kernel's FLOP at the peak rate [us] (classic SOL model)."""
+    return kernel.flop / (kernel.rate * kernel.gpu.sm_count * kernel.gpu.sm_clk_mhz)
 
 
 def _dram_floor_us(kernel: Kernel, moved: Traffic) -> Values:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.gpu import GpuSpec, is_as_described
+from gemm_model.core.gpu import ASSUMED, LEFT_OUT, LENT, GpuSpec, is_as_described
 from gemm_model.kernel_model.calibration_file import (
     OWN,
     SITUATIONS,
@@ -114,6 +115,24 @@ def _caveats(lent: tuple[Calibration, str], gpu: GpuSpec, family: KernelFamily, 
         caveats += (f"calibration of {gpu.name}:{family.name} borrowed from {calibration.name}",)
     if served != kind:
         caveats += (f"{kind} is not calibrated; the numbers are those of {served}",)
+    caveats += _incomplete(gpu, calibration.gpu)
     if family.tile_order.scheduler.evens_out and gpu.next_cluster_us is None:
         caveats += ("a query for the next tile (dynamic tile scheduler) is taken as hidden: not measured",)
     return caveats
+
+
+def _incomplete(gpu: GpuSpec, donor: str) -> tuple[str, ...]:
+    """A caveat that names the numbers missing of a card's description, and whose serve in their place."""
+    if gpu.validated:
+        return ()
+    assumed = room_numbers("gpu")
+    of_h200 = [
+        name
+        for name, number in ASSUMED.items()
+        if name not in gpu.sources and getattr(gpu, name) == getattr(assumed, number)
+    ]
+    found = {"left out": [name for name in LEFT_OUT if not getattr(gpu, name)], "taken of h200": of_h200}
+    lent = [name for name in LENT if getattr(gpu, name) is None and gpu.name != donor]
+    found.setdefault(f"taken of {donor}", []).extend(lent)
+    told = [f"{', '.join(names)} ({what})" for what, names in found.items() if names]
+    return (f"GPU {gpu.name}: numbers not measured: {'; '.join(told)}",) if told else ()

@@ -57,14 +57,12 @@ def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
 def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     """Time to make descriptors, field by field: a batch has a third dimension, groups store without one."""
     each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
-    if batch.kinds is not None:
-        each = where(batch.kinds.grouped, 2.0 / 3.0, each)
-    return numbers.device_descriptors.start_us * each
+    return numbers.device_descriptors.start_us * where(batch.kinds.grouped, 2.0 / 3.0, each)
 
 
 def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     """Time to read the table that locates tiles."""
-    return 0.0 if batch.kinds is None else where(batch.kinds.looked_up, numbers.grouped.start_us, 0.0)
+    return where(batch.kinds.looked_up, numbers.grouped.start_us, 0.0)
 
 
 def _boundary_us(kernel: KernelWaves) -> Values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, is_zero, maximum
+from gemm_model.core.elementwise import Values, maximum
 from gemm_model.kernel_model.clock import clock_without_loads_mhz, highest_clk_mhz
 from gemm_model.kernel_model.compose import last_wave_weight
 from gemm_model.kernel_model.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
@@ -28,10 +28,7 @@ def least_us(kernel: KernelWaves) -> Values:
     turns = turns_clk(kernel)
     last = last_wave_weight(waves, numbers)
     waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
-    clk = exposed_clk(kernel, epilogue, hidden)
-    behind = exposed_turns(kernel)
-    if not is_zero(behind):
-        clk = clk + behind * turn_clk(batch, numbers.split_k)
+    clk = exposed_clk(kernel, epilogue, hidden) + exposed_turns(kernel) * turn_clk(batch, numbers.split_k)
     clk_mhz = highest_clk_mhz(gpu, numbers.clock, kernel.around)
     mma_clk = kernel.flop * batch.multiplier_share / (kernel.rate * gpu.sm_count)
     waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, kernel.around, mma_clk, waves_clk)

@@ -6,9 +6,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Values,
-    any_of,
     ceil,
-    is_zero,
     maximum,
     minimum,
     remainder,
@@ -49,7 +47,7 @@ class KTile:
     @property
     def loads_clk(self) -> Values:
         """Loads of the A and B tiles into shared memory: the slower of L2-to-SM bandwidth and fill."""
-        return self.port_clk if is_zero(self.arriving_clk) else maximum(self.port_clk, self.arriving_clk)
+        return maximum(self.port_clk, self.arriving_clk)
 
 
 def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0) -> KTile:
@@ -103,9 +101,7 @@ def unspilled_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Va
     resources, numbers = kernel.resources, kernel.numbers
     mma = _mma_clk(kernel, rate, scale_misses)
     mma = mma * _beyond_k(resources, kernel.schedule.k_tiles)
-    signals: Values = numbers.round_trip.single_clk
-    if not is_zero(resources.awaited_math):
-        signals = signals + resources.awaited_math * mma / resources.warpgroups
+    signals = numbers.round_trip.single_clk + resources.awaited_math * mma / resources.warpgroups
     return smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
 
 
@@ -181,8 +177,6 @@ def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses:
 
     Scale factors of the next k tile are requested when this one begins, so it lasts at least their latency.
     """
-    if batch.kinds is None:
-        return alone
     scales = numbers.software_scales
     each = scales.sums_clk + batch.kinds.column_scales * scales.columns_clk
     scaled = alone + batch.cta_m * batch.cta_n / 1000.0 * each
@@ -193,18 +187,13 @@ def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses:
 
 def _source_bytes(batch: GemmBatch) -> Values:
     """Bytes of other matrices that the epilogue of one tile reads."""
-    if batch.kinds is None:
-        return 0.0
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
 def _tail_clk(batch: GemmBatch, resources: Resources, tail: Record) -> Values:
     """Time of the last k tile's rows if it extends beyond K [clk]: all rows that arrive, multicast ones too."""
-    beyond = remainder(batch.k, resources.cta_k) > 0.0
-    if not any_of(beyond):
-        return 0.0
     rows = batch.cta_m + batch.cta_n
-    return where(beyond, rows * tail.row_clk, 0.0)
+    return where(remainder(batch.k, resources.cta_k) > 0.0, rows * tail.row_clk, 0.0)
 
 
 def _port_bytes(kernel: Kernel) -> Values:
@@ -240,8 +229,6 @@ def _crossing_bytes(kernel: Kernel) -> Values:
     """Extra L2-to-SM bytes of rows that cross cache lines, for the rows that the CTA itself requests."""
     batch, schedule = kernel.batch, kernel.schedule
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
-    if is_zero(further_starts):
-        return 0.0
     a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
     b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
     cost = kernel.numbers.line_crossing.line_cost

@@ -288,7 +288,7 @@ class KernelModel:
         fifth of the time.
         """
         inputs = None
-        if row.kinds is not None or row.split_k > 1.0:
+        if not row.plain or row.split_k > 1.0:
             resources = self._checked_resources(row, family_at(int(row.kernel), self.gpu))
         else:
             function, resources, numbers = self._kernel(row)
@@ -370,7 +370,7 @@ class KernelModel:
         most = spilled if is_number(spilled) else float(np.max(spilled))
         spills = () if most == 0 else (f"up to {most:.0f} registers of a thread spill (spilled_registers)",)
         found = known.caveats + spills
-        return found if batch.kinds is None else found + self._kind_caveats(known, batch, batch.kinds)
+        return found if batch.plain else found + self._kind_caveats(known, batch, batch.kinds)
 
     def _kind_caveats(self, known: Knowledge, batch: GemmBatch, kinds: KindColumns) -> tuple[str, ...]:
         """Caveats of the kind of problem: numbers that were not fitted, effects that are not modelled."""
@@ -494,8 +494,7 @@ class PhysicalEvaluation:
 
         A fused epilogue does not change the rest of a kernel, so the trees see the kernel without it.
         """
-        kinds = self.geometry.batch.kinds
-        plain: Flags = True if kinds is None else kinds.kind <= 0.0
+        plain: Flags = self.geometry.batch.kinds.kind <= 0.0
         return plain if self.kind in residual.splits else plain & (self.geometry.schedule.sharers <= 1.0)
 
     def _seen_by_trees(self) -> tuple[Geometry, KernelTime]:
@@ -504,7 +503,7 @@ class PhysicalEvaluation:
         A fused epilogue, a what-if question and the launch context do not change the correction.
         """
         model, geometry, kinds = self.model, self.geometry, self.geometry.batch.kinds
-        if kinds is not None and any_of(kinds.kind == 0.0):
+        if any_of(kinds.kind == 0.0):
             plain = replace(geometry.batch, kinds=kinds.without_epilogue())
             geometry = geometry_of(plain, geometry.rate, model.gpu, geometry.family)
         elif not (model.without or REGIMES[model.regime].chained):

@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, minimum, taken, where
+from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, in_order, minimum, taken, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.straight import called
 from gemm_model.kernel_model.tile_schedule import TileSchedule
@@ -39,11 +39,7 @@ def requests_in_order(
     if not gpu.tpc_rounds:
         return None
     counted = _counted_once(gpu.tpc_rounds, gpu.l2_merging_sms, order)
-    minor_shared: Values = 0.0
-    major_shared: Values = 0.0
-    if any_of(shared[0]) or any_of(shared[1]):
-        minor_shared = where(where(schedule.minor_is_m, *shared), 1.0, 0.0)
-        major_shared = where(where(schedule.minor_is_m, *reversed(shared)), 1.0, 0.0)
+    minor_shared, major_shared = in_order(schedule.minor_is_m, *(where(each, 1.0, 0.0) for each in shared))
     return counted.of_waves(
         ctas_per_cluster,
         (minor_shared, major_shared),

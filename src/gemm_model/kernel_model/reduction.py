@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm_model.core.batch import GemmBatch
-from gemm_model.core.elementwise import Values, any_of, ceil, floor, is_zero, maximum, minimum, sqrt, where
+from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, sqrt, where
 from gemm_model.kernel_model.kernel import KernelWaves
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernels.family import TileOrder
@@ -41,7 +41,7 @@ def turns_clk(kernel: KernelWaves) -> Values:
     other turns are exposed.
     """
     batch, splits, split = kernel.batch, kernel.family.tile_order.splits, kernel.numbers.split_k
-    if splits == "apart" or not any_of(batch.split_k > 1.0):
+    if splits == "apart":
         return 0.0
     own = fold_clk(batch, kernel.resources, split) if splits == "move" else turn_clk(batch, split)
     return where(batch.split_k > 1.0, own + kernel.numbers.epilogue.tile_clk, 0.0)
@@ -65,7 +65,7 @@ def exposed_turns_us(kernel: KernelWaves, waves_us: Values, turn_us: Values, alo
     wave's wait (`exposed_turns`).
     """
     batch, schedule, splits = kernel.batch, kernel.schedule, kernel.family.tile_order.splits
-    if splits == "apart" or not any_of(schedule.sharers > 1.0):
+    if splits == "apart":
         return 0.0
     if splits == "move":
         chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us, alone_us)
@@ -108,7 +108,7 @@ def exposed_turns(kernel: KernelWaves) -> Values:
     stream-K. Side by side, all splits of a tile do, unless clusters have moved.
     """
     batch, schedule, splits = kernel.batch, kernel.schedule, kernel.family.tile_order.splits
-    if splits == "apart" or not any_of(schedule.sharers > 1.0):
+    if splits == "apart":
         return 0.0
     if splits == "move":
         return where(moved_turns(batch, schedule) > 0.0, 0.0, batch.split_k - 1.0)
@@ -157,8 +157,6 @@ def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) 
     cover whole tiles, including rows and columns outside the matrix, and the last split reads the total once
     (QuACK 0.6.5 `epilogue_split_k`, CUTLASS `BlockStripedReduce`; L2 counters of 500 kernels on h200).
     """
-    if is_zero(schedule.partial_sums):
-        return 0.0
     sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES
     if order.splits == "apart":
         return 2.0 * schedule.partial_sums * sums

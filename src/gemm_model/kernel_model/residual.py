@@ -30,7 +30,7 @@ from gemm_model.core.elementwise import (
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.alignment import LINE_BYTES
-from gemm_model.kernel_model.calibration_file import WHOLE_SITUATIONS, Calibration, has_bands
+from gemm_model.kernel_model.calibration_file import AGAIN, WHOLE_SITUATIONS, Calibration, has_bands
 from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive, write_archive
 from gemm_model.kernel_model.kernel import Geometry
@@ -184,7 +184,7 @@ def load_residual(file: str | Path, calibration: Calibration) -> Residual:
     if found.fingerprint != expected:
         raise InputError(
             f"{path.name}: a residual of another calibration ({found.gpu}, fingerprint {found.fingerprint}); "
-            f"expected that of {calibration.gpu} with {expected}: run gemm-model calibrate again, "
+            f"expected that of {calibration.gpu} with {expected}: {AGAIN}, "
             f"or set residual={OFF}"
         )
     return found
@@ -198,9 +198,11 @@ def _read(path: Path, _modified: int) -> Residual:
         if not isinstance(about, dict) or not isinstance(about.get(key), kind_of_value):
             raise InputError(f"{path}: key {key} of about is missing or no {kind_of_value.__name__}")
     if about["version"] != FORMAT_VERSION:
-        raise InputError(f"{path}: residual of format version {about['version']}; expected {FORMAT_VERSION}")
+        raise InputError(
+            f"{path}: residual of format version {about['version']}; expected {FORMAT_VERSION}: {AGAIN}"
+        )
     if about.get("features") != list(FEATURES):
-        raise InputError(f"{path}: a residual of other features; expected {', '.join(FEATURES)}")
+        raise InputError(f"{path}: a residual of other features; expected {', '.join(FEATURES)}: {AGAIN}")
     return Residual(
         gpu=about["gpu"],
         fingerprint=about["fingerprint"],

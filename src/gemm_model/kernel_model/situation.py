@@ -32,6 +32,5 @@ def situation_code(geometry: Geometry, times: KernelTime) -> Values:
     memory_bound = maximum(times.l2_us, times.dram_us) > times.tensor_us
     waves = where(memory_bound, 1.0, where(schedule.waves <= FEW_WAVES, 2.0, 3.0))
     found = where(times.waves_us < TINY_US, 0.0, waves)
-    if kinds is not None:
-        found = where(kinds.kind >= 0.0, len(WHOLE_SITUATIONS) + kinds.kind, found)
+    found = where(kinds.kind >= 0.0, len(WHOLE_SITUATIONS) + kinds.kind, found)
     return where(schedule.sharers > 1.0, 4.0, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, any_of
+from gemm_model.core.elementwise import Values
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
 from gemm_model.kernels.mechanisms import Record
 
@@ -15,8 +15,6 @@ def spilled_clk(resources: Resources, k_tiles: Values, spilling: Record) -> Valu
 
     The first k tile loads no spilled sums; the sums stored by the last one are loaded in the epilogue.
     """
-    if not any_of(resources.spilled_registers > 0.0):
-        return 0.0
     moving = spilling.register_clk * resources.moved_registers * resources.warpgroups**spilling.sharing
     return moving + spilling.wait_clk * resources.spill_waits * (1.0 - 1.0 / k_tiles)
 
@@ -31,6 +29,4 @@ def spilled_l2_bytes(resources: Resources, spilling: Record) -> Values:
 
 def spilled_bytes(resources: Resources) -> Values:
     """Bytes of the registers that one CTA spills."""
-    if not any_of(resources.spilled_registers > 0.0):
-        return 0.0
     return REGISTER_BYTES * WARPGROUP_THREADS * resources.warpgroups * resources.moved_registers

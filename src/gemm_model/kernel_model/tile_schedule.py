@@ -7,7 +7,6 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
-    any_of,
     ceil,
     floor,
     in_order,
@@ -112,7 +111,7 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
         major_panels=major_panels,
         matrices=1.0 if is_one(batch.batch) else maximum(tiles_at_once / per_matrix, 1.0),
         group=group,
-        group_steps=major if batch.kinds is None else where(batch.kinds.grouped, found.tiles, major),
+        group_steps=where(batch.kinds.grouped, found.tiles, major),
         groups=ceil(minor / group),
         filled_m=_filled(batch, batch.m / padded_m, order),
         filled_n=_filled_columns(batch, batch.n / padded_n, order),
@@ -136,8 +135,6 @@ def _padded(
     batch: GemmBatch, clusters: tuple[Values, Values], grouped: tuple[Values, Values]
 ) -> tuple[Values, Values]:
     """Clusters along m and n where tiles outside the matrix are computed too; groups of rows have none."""
-    if batch.kinds is None:
-        return grouped
     in_groups = batch.kinds.grouped
     return where(in_groups, clusters[0], grouped[0]), where(in_groups, clusters[1], grouped[1])
 
@@ -147,22 +144,17 @@ def _waves_of(
 ) -> TileWaves:
     """The waves of one grid over `clusters_m` x `clusters_n` clusters of each matrix."""
     tiles: Values = clusters_m * clusters_n * batch.batch * batch.split_k
-    if batch.kinds is not None:
-        # The clusters along m are a mean over groups; their product with the number of groups is whole.
-        tiles = floor(tiles / _packed(batch, order) + 0.5)
+    # The clusters along m are a mean over groups; their product with the number of groups is whole.
+    tiles = floor(tiles / _packed(batch, order) + 0.5)
     k_tiles = ceil(_k_tiles(batch, resources) / batch.split_k)
     return _waves(batch, order, tiles, resources.clusters_at_once, k_tiles)
 
 
 def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
     """Clusters along m and n of one matrix; of groups the mean of those that have rows."""
-    ctas_m, ctas_n = ceil(batch.m / batch.cta_m), ceil(batch.n / batch.cta_n)
-    kinds = batch.kinds
-    if kinds is not None:
-        ctas_n = kinds.n_runs * ceil(batch.n / kinds.n_runs / batch.cta_n)
+    kinds, ctas_m = batch.kinds, ceil(batch.m / batch.cta_m)
+    ctas_n = kinds.n_runs * ceil(batch.n / kinds.n_runs / batch.cta_n)
     clusters_m, clusters_n = ceil(ctas_m / batch.cluster_m), ceil(ctas_n / batch.cluster_n)
-    if kinds is None:
-        return clusters_m, clusters_n
     return (
         where(kinds.grouped, kinds.clusters_m, clusters_m),
         where(kinds.grouped, kinds.clusters_n, clusters_n),
@@ -171,16 +163,12 @@ def _clusters(batch: GemmBatch) -> tuple[Values, Values]:
 
 def _k_tiles(batch: GemmBatch, resources: Resources) -> Values:
     """K tiles of a tile; a k tile of a convolution lies within the channels of one tap."""
-    if batch.kinds is None:
-        return ceil(batch.k / resources.cta_k)
     runs = batch.kinds.k_runs
     return runs * ceil(batch.k / runs / resources.cta_k)
 
 
 def _filled(batch: GemmBatch, share: Values, order: TileOrder) -> Values:
     """Share of tile rows that lie in A; rows of the next groups count if one tensor map serves all groups."""
-    if batch.kinds is None:
-        return share
     if order.packs_groups:
         return minimum(share * batch.kinds.packed_rows, 1.0)
     if order.maps_of_groups:
@@ -195,7 +183,7 @@ def _filled_columns(batch: GemmBatch, share: Values, order: TileOrder) -> Values
 
 def _packed(batch: GemmBatch, order: TileOrder) -> Values:
     """Groups of channels that a tile holds."""
-    return 1.0 if batch.kinds is None or not order.packs_groups else batch.kinds.packed
+    return batch.kinds.packed if order.packs_groups else 1.0
 
 
 def _splits_at_once(batch: GemmBatch, resident: Values, tiles: Values, order: TileOrder) -> Values:
@@ -283,9 +271,8 @@ def _last_of_unlike_groups(batch: GemmBatch, full: Values) -> Values:
     Groups of unlike k last as long as the same number of mean tiles in whole waves, and at least as long as
     their longest tile: within 0.2 to 5 % of simulated list schedules (docs/evidence/mechanisms.md).
     """
-    if batch.kinds is None or not any_of(batch.kinds.longest > 1.0):
-        return 1.0
-    return maximum(1.0, batch.kinds.longest - full)
+    longest = batch.kinds.longest
+    return where(longest > 1.0, maximum(1.0, longest - full), 1.0)
 
 
 def _swizzle(batch: GemmBatch, order: TileOrder, clusters_m: Values, clusters_n: Values) -> Values:
@@ -324,11 +311,9 @@ def _panels(
     tail = where(minor > regular, minor - regular, group)
     share = regular / minor
     minor_panels, major_panels = _panels_in_group(wave, minor, major, group, order)
-    if any_of(share < 1.0):
-        minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
-        minor_panels = minor_tail + share * (minor_panels - minor_tail)
-        major_panels = major_tail + share * (major_panels - major_tail)
-    return minor_panels, major_panels
+    minor_tail, major_tail = _panels_in_group(wave, minor, major, tail, order)
+    minor_panels = minor_tail + share * (minor_panels - minor_tail)
+    return minor_panels, major_tail + share * (major_panels - major_tail)
 
 
 def _panels_in_group(

@@ -58,7 +58,7 @@ class Traced:
 
     def of(self, batch: GemmBatch, resources: Resources, inputs: Inputs | None = None) -> Any:
         """What the formulas return of these kernels, whose inputs may be known."""
-        if batch.kinds is not None:
+        if not batch.plain:
             return self.formulas(batch, resources)
         function, _, numbers = inputs or self.inputs(batch, resources)
         if function.made is not None:

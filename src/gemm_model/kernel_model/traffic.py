@@ -9,10 +9,8 @@ from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
-    any_of,
     ceil,
     in_order,
-    is_one,
     maximum,
     minimum,
     power,
@@ -217,8 +215,6 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
 
 def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
     """Whether all matrices of a batch have the same A, or B."""
-    if batch.kinds is None:
-        return False, False
     return batch.kinds.a_shared, batch.kinds.b_shared
 
 
@@ -258,8 +254,6 @@ def _written(kernel: Kernel, output: Values, reads: Values, kept: Values) -> Val
 def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
     """L2's work beyond the output itself, in bytes, for rows that are stored in several pieces."""
     pieces = further_pieces(batch.output_pitch_bytes)
-    if not any_of(pieces > 0.0):
-        return 0.0
     piece_bytes = room_numbers("kernel_model").l2_piece_bytes
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
     return numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
@@ -311,7 +305,7 @@ def _spilled_written(kernel: Kernel, output: Values, reads: Values) -> Values:
     """
     gpu, schedule, order = kernel.gpu, kernel.schedule, kernel.gpu.l2_spilled_order
     held_back, half = gpu.l2_unwritten_share * gpu.l2_bytes, gpu.l2_spilled_share * gpu.l2_bytes
-    if not (held_back and half and any_of(kernel.resources.spilled_registers > 0.0)):
+    if not (held_back and half):
         return 0.0
     passed = output + where(kernel.batch.schedule == PINGPONG, reads, 0.0)
     resting = kept_share(
@@ -393,8 +387,6 @@ def _edge_reads(kernel: Kernel, streamed: Values) -> Values:
     L2 has lost what the others read. Source: DRAM counters of kernels with k of 4,000 and more.
     """
     batch, schedule, known = kernel.batch, kernel.schedule, kernel.numbers.edge_tiles
-    if is_one(schedule.filled_m) and is_one(schedule.filled_n):
-        return 0.0
     row_bytes = kernel.resources.cta_k * batch.a_bytes_per_element
     row_clk = row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
     more_clk = row_bytes / FILLED_ROW_BYTES * known.row_clk / (1.0 + known.further_sm) - row_clk
@@ -453,11 +445,8 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
     n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
     k_share = schedule.splits_at_once / batch.split_k
-    m_panel, n_panel = scaled(m_panel, k_share), scaled(n_panel, k_share)
-    kinds = batch.kinds
-    if kinds is not None:
-        m_panel = m_panel * where(kinds.a_shared, 1.0, kinds.a_distinct)
-        n_panel = n_panel * where(kinds.b_shared, 1.0, kinds.b_distinct)
+    m_panel = scaled(m_panel, k_share) * where(batch.kinds.a_shared, 1.0, batch.kinds.a_distinct)
+    n_panel = scaled(n_panel, k_share) * where(batch.kinds.b_shared, 1.0, batch.kinds.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
     minor_matrices, major_matrices = in_order(schedule.minor_is_m, *matrices_touched(batch, schedule))
     minor = schedule.minor_panels * minor_panel * minor_matrices

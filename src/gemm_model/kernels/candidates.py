@@ -28,7 +28,7 @@ from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, 
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
-from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS, KindColumns, assembled, kind_columns
+from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS, PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import mapped
 from gemm_model.core.sizes import MAX_SIZE
@@ -188,14 +188,10 @@ def sizes_of(problem: GemmProblem) -> FloatArray:
     return np.array(problem.sizes, dtype=np.float64)[:, np.newaxis]
 
 
-def _kinds_of_grid(
-    problems: Sequence[GemmProblem], columns: Mapping[str, Any], each: int
-) -> KindColumns | None:
-    """Columns of the kinds of problem for a grid with `each` kernels for each problem; None for plain
-    GEMMs.
-    """
+def _kinds_of_grid(problems: Sequence[GemmProblem], columns: Mapping[str, Any], each: int) -> KindColumns:
+    """Columns of the kinds of problem for a grid with `each` kernels for each problem; PLAIN for plain GEMMs."""
     if not problems:
-        return None
+        return PLAIN
     rows = columns["cta_m"] * columns["cluster_m"]
     cluster_columns = columns["cta_n"] * columns["cluster_n"]
     if len(problems) == 1:
@@ -275,7 +271,7 @@ def _space(
     sizes: dict[str, Any] = {
         **dict.fromkeys(("m", "n", "k", "batch"), 1.0),
         **UNSET,
-        "kinds": None if problem.plain else kind_columns(problem, 1.0, 1.0),
+        "kinds": PLAIN if problem.plain else kind_columns(problem, 1.0, 1.0),
     }
     found = resources_of(GemmBatch(**columns, **sizes), gpu, family)
     return CandidateSpace(

@@ -236,8 +236,6 @@ def _epilogue_bytes(
     buffers = minimum(batch.cta_m * batch.cta_n / buffer, rules.epilogue_buffers(columns))
     # Stores that bypass shared memory (a share below 1) need no buffers.
     outputs: Values = buffers * buffer * batch.stored_bits / 8.0 * (sector_share >= 1.0)
-    if batch.kinds is None:
-        return outputs
     sources = _source_buffers(batch, buffer, buffers)
     return maximum(outputs, sources) if rules.outputs_replace_sources else outputs + sources
 
@@ -258,8 +256,7 @@ def _registers(
     rules, in_tmem = family.resources, family.tile_period.in_tensor_memory
     eight_bit = maximum(batch.a_bits, batch.b_bits) == 8
     two_sets = eight_bit & (batch.math_kind == MATH_KINDS.index("fp8")) & negated(batch.fast_accum)
-    if batch.kinds is not None:
-        two_sets = two_sets | batch.kinds.software_scales
+    two_sets = two_sets | batch.kinds.software_scales
     # Slow fp8 accumulation promotes into a second set of registers as large as the first.
     tile_registers = where(two_sets, 2.0, 1.0) * batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * warpgroups)
     accumulators = 0.0 * tile_registers if in_tmem else tile_registers
@@ -293,7 +290,7 @@ def _blocks_in_turn(
     if not rules.promotes_by_block:
         return 1.0
     blocks = ceil(batch.cta_m * batch.cta_n / (MMA_ROWS * mma_columns * warpgroups))
-    return blocks if batch.kinds is None else where(batch.kinds.software_scales, 1.0, blocks)
+    return where(batch.kinds.software_scales, 1.0, blocks)
 
 
 def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -360,7 +357,7 @@ class _Kernels:
 def _words(k: _Kernels) -> dict[str, Any]:
     """What sentences about one row name."""
     batch, family, gpu = k.batch, k.family, k.gpu
-    asked = () if batch.kinds is None else every_word(batch.kinds.asked)
+    asked = every_word(batch.kinds.asked)
     missing = [word for word in asked if word not in family.knows]
     return {
         "math": kind_said(int(batch.math_kind), max(float(batch.a_bits), float(batch.b_bits))),
@@ -412,8 +409,7 @@ def _mixed_widths(k: _Kernels) -> Flags:
 
 def _scales_missing(k: _Kernels) -> Flags:
     scaled = (k.batch.a_scale_bits > 0) | (k.batch.b_scale_bits > 0)
-    if k.batch.kinds is not None:
-        scaled = scaled & negated(k.batch.kinds.software_scales)
+    scaled = scaled & negated(k.batch.kinds.software_scales)
     return (not k.family.resources.block_scaled) & scaled
 
 
@@ -462,14 +458,11 @@ def _tmem_exceeded(k: _Kernels) -> Flags:
 
 def _sums_missing(k: _Kernels) -> Flags:
     slow: Flags = k.resources.slow_sums & negated(k.batch.fast_accum)
-    if k.batch.kinds is not None:
-        slow = slow & negated(k.batch.kinds.software_scales)
+    slow = slow & negated(k.batch.kinds.software_scales)
     return (not k.family.space.slow_sums) & slow
 
 
 def _work_unknown(k: _Kernels) -> Flags:
-    if k.batch.kinds is None:
-        return False
     missing: Flags = (k.batch.kinds.asked & ~bits_of(k.family.knows)) != 0
     return missing
 
@@ -484,8 +477,6 @@ def unknown_work(missing: Sequence[str], family: KernelFamily, gpu: GpuSpec) -> 
 def _scaled_outputs_cut(k: _Kernels) -> Flags:
     """Outputs that are scaled by the largest of their block lie in one tile."""
     kinds = k.batch.kinds
-    if kinds is None:
-        return False
     outputs = k.batch.cta_n * kinds.output_share
     return (kinds.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
 

@@ -14,7 +14,7 @@ import pandas as pd
 from gemm_model.core.batch import BoolArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS, NO_KIND, TYPE_COLUMNS, problem_of_row
-from gemm_model.core.kind_columns import KindColumns, assembled, kind_columns
+from gemm_model.core.kind_columns import PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 
 
@@ -50,8 +50,7 @@ def with_kind_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> dict[s
     keys = frame[present].astype(object).fillna("").astype(str)
     for name in ("m", "n", "k", "batch"):
         keys[name] = result[name]
-    plain = kind_columns(GemmProblem.of(1, 1, 1), 1.0, 1.0)
-    parts: list[tuple[Any, KindColumns]] = [(np.flatnonzero(~more), plain)]
+    parts: list[tuple[Any, KindColumns]] = [(np.flatnonzero(~more), PLAIN)]
     asked, all_places = keys[more], np.flatnonzero(more)
     cells = {str(name): asked[name].to_numpy() for name in asked}
     alike = asked.groupby(list(asked), sort=False).ngroup().to_numpy()

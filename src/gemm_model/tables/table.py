@@ -270,7 +270,7 @@ def predict_frame(
     Raises InputError for a bad value or a kernel that cannot exist.
     """
     batch = batch_from_frame(frame, needs_tile=model.needs_tile)
-    require_known(model, beyond_plain=batch.kinds is not None)
+    require_known(model, beyond_plain=not batch.plain)
     try:
         if model.needs_tile:
             refuse_in_any_family(batch, model.gpu)
