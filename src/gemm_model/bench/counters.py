@@ -19,20 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Outcome, Row
+from gemm_model.config import read_toml
 from gemm_model.core.errors import MissingExtraError
 
-METRICS = {
-    "gpu__time_duration.sum": "duration_us",
-    "sm__cycles_elapsed.max": "sm_cycles",
-    "dram__bytes_read.sum": "dram_read_bytes",
-    "dram__bytes_write.sum": "dram_write_bytes",
-    "lts__t_bytes.sum": "l2_bytes",
-    "lts__t_sectors_op_read.sum": "l2_read_sectors",
-    "lts__t_sectors_op_write.sum": "l2_write_sectors",
-    "lts__t_sector_hit_rate.pct": "l2_hit_pct",
-    "launch__registers_per_thread": "registers_per_thread",
-    "launch__shared_mem_per_block_dynamic": "smem_bytes_per_cta",
-}
+METRICS: Mapping[str, str] = read_toml("other_names")["ncu"]
 """ncu's metric -> column of the table."""
 
 TEXT_COLUMNS = {"Grid Size": "grid", "Block Size": "block"}

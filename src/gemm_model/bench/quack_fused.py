@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from gemm_model.bench.extended import (
 )
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_library import torch_dtype
+from gemm_model.config import read_toml
 from gemm_model.core.epilogue import GATED_ACTIVATIONS, SOURCES
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -35,15 +36,7 @@ from gemm_model.kernels.emit import quack_arguments
 ORDER = ("alpha", "beta", "bias_n", "bias_m", "residual", "activation")
 """Order in which QuACK applies an epilogue; beta and residual both use its single C operand."""
 
-ACTIVATION_NAMES = {
-    "relu": "relu",
-    "gelu": "gelu_tanh_approx",
-    "silu": "silu",
-    "tanh": "tanh",
-    "gated_relu": "reglu",
-    "gated_gelu": "geglu",
-    "gated_silu": "swiglu",
-}
+ACTIVATION_NAMES: Mapping[str, str] = read_toml("other_names")["quack"]
 HOPPER = 9
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import read_json
@@ -15,21 +16,7 @@ from gemm_model.core.sizes import size_of
 NESTED = ("text_config", "llm_config", "language_config")
 """Where a multimodal model's configuration holds that of its language model."""
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "heads": ("num_attention_heads", "n_head"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "dense_size": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "experts": ("num_experts", "n_routed_experts", "num_local_experts"),
-    "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "experts_per_token"),
-    "expert_size": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
-    "shared_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-    "first_dense": ("first_k_dense_replace",),
-    "moe_every": ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq"),
-    "activation": ("hidden_activation", "hidden_act", "activation_function", "activation"),
-    "dtype": ("dtype", "torch_dtype"),
-}
+ALIASES: Mapping[str, Sequence[str]] = read_toml("other_names")["huggingface"]
 """Keys by what they mean; the first that a configuration holds counts."""
 
 WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}

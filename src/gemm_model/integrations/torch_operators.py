@@ -11,6 +11,7 @@ import torch
 
 from gemm_model.attention.kernels import kernels_on
 from gemm_model.attention.model import AttentionModel
+from gemm_model.config import read_toml
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
@@ -40,7 +41,7 @@ TORCH_KERNELS = ("cudnn_attention", "flash_attention_2")
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 5
 """Q K^T and P V; backward computes Q K^T again, then dV, dP, dQ and dK."""
 
-GEMM, BATCHED, GROUPED, CONVOLUTION = "GEMM", "batched GEMM", "grouped GEMM", "convolution"
+GEMM, GROUPED, CONVOLUTION = "GEMM", "grouped GEMM", "convolution"
 ATTENTION_KIND = "attention"
 """Kinds of work. The groups of a grouped GEMM are taken as equal, because their sizes depend on data."""
 
@@ -128,23 +129,10 @@ class GemmReader:
 
     first: str
     second: str
-    kind: str = GEMM
+    kind: str
 
 
-GEMM_READERS: Mapping[str, GemmReader] = {
-    "mm": GemmReader("self", "mat2"),
-    "addmm": GemmReader("mat1", "mat2"),
-    "bmm": GemmReader("self", "mat2", BATCHED),
-    "baddbmm": GemmReader("batch1", "batch2", BATCHED),
-    "mv": GemmReader("self", "vec"),
-    "addmv": GemmReader("mat", "vec"),
-    "_addmm_activation": GemmReader("mat1", "mat2"),
-    "_scaled_mm": GemmReader("self", "mat2"),
-    "_scaled_mm_v2": GemmReader("self", "mat2"),
-    "_int_mm": GemmReader("self", "mat2"),
-    "_grouped_mm": GemmReader("self", "mat2", GROUPED),
-    "_scaled_grouped_mm": GemmReader("self", "mat2", GROUPED),
-}
+GEMM_READERS = {name: GemmReader(*told) for name, told in read_toml("other_names")["torch"].items()}
 
 
 ADDING = ("addmm", "baddbmm", "addmv", "_addmm_activation", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config import read_toml
 from gemm_model.core.batch import GemmBatch, batch_of
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec, as_gpu
@@ -26,13 +27,7 @@ from gemm_model.models import DEFAULT_MODEL, Model, create_model
 SIZE_NAMES = {"m": ("M", "m"), "n": ("N", "n"), "k": ("K", "k")}
 """Names under which kernels commonly take the sizes of the problem."""
 
-META_NAMES = {
-    "cta_m": ("BLOCK_M", "BLOCK_SIZE_M"),
-    "cta_n": ("BLOCK_N", "BLOCK_SIZE_N"),
-    "cta_k": ("BLOCK_K", "BLOCK_SIZE_K"),
-    "swizzle": ("GROUP_M", "GROUP_SIZE_M"),
-    "split_k": ("SPLIT_K", "SPLITK"),
-}
+META_NAMES: Mapping[str, Sequence[str]] = read_toml("other_names")["triton"]
 """Names under which kernels commonly take their tile."""
 
 THREADS_PER_WARP = 32

@@ -7,14 +7,14 @@ and never written. A column that the schema does not know travels along, and a n
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from gemm_model.config import OLD_NAMES, gpu_names, load_gpu_mapping
+from gemm_model.config import OLD_NAMES, gpu_names, load_gpu_mapping, read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.gpu import GpuSpec
@@ -48,19 +48,7 @@ KNOWN = frozenset(
 )
 MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")
 """Names of a measured time in ms."""
-ALIASES = {
-    **dict.fromkeys(MILLISECONDS, "runtime_us"),
-    **dict.fromkeys(("dtype", "data_type", "gemm_dtype", "precision"), "in_dtype"),
-    **{"dtype_a": "a_dtype", "dtype_b": "b_dtype", "d_dtype": "out_dtype", "dtype_out": "out_dtype"},
-    **{"output_dtype": "out_dtype", "batch_count": "batch", "batch_size": "batch"},
-    **dict.fromkeys(("time_us", "measured_us", "actual_us", "actual_runtime"), "runtime_us"),
-    **{"predicted_runtime": "predicted_us", "family": "kernel", "splitk": "split_k"},
-    **{f"block_{size}": f"cta_{size}" for size in "mnk"},
-    **{f"block_size_{size}": f"cta_{size}" for size in "mnk"},
-    **{f"tile_{size}": f"cta_{size}" for size in "mnk"},
-    **{"group_m": "swizzle", "group_size_m": "swizzle", "max_swizzle_size": "swizzle"},
-    **{"num_stages": "stages", "num_warps": "warps"},
-}
+ALIASES: Mapping[str, str] = read_toml("other_names")["columns"]
 """What aiconfigurator, Triton, QuACK and the classic project call the same; in any case."""
 _FIGURE = re.compile(r"phase_\w+|\w+_(us|ms|bytes|mhz|uj|clk|w|c|pct|share|tiles|waves|wave|registers|loss)")
 """Names of figures, which travel along without a word."""

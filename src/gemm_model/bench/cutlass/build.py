@@ -13,7 +13,7 @@ from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.core.dtypes import names_in
-from gemm_model.core.epilogue import SOURCES
+from gemm_model.core.epilogue import ACTIVATIONS, SOURCES
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
@@ -37,22 +37,11 @@ EPILOGUE_TAGS = {"cooperative": "TmaWarpSpecializedCooperative", "pingpong": "Tm
 TILE_K_BYTES = 128
 """A k tile [B]; CUTLASS kernels for Hopper; the widest swizzle of a TMA box."""
 
-FUSIONS = {
-    (): ("", ""),
-    ("alpha",): ("Combined", "None"),
-    ("beta",): ("Combined", "None"),
-    ("alpha", "beta"): ("Combined", "None"),
-    ("residual",): ("Combined", "None"),
-    ("relu",): ("Activated", "Relu"),
-    ("gelu",): ("Activated", "Gelu"),
-    ("silu",): ("Activated", "Silu"),
-    ("bias_n",): ("Biased", "None"),
-    ("bias_n", "residual"): ("Biased", "None"),
-    ("bias_n", "relu"): ("BiasedActivated", "Relu"),
-    ("bias_n", "gelu"): ("BiasedActivated", "Gelu"),
-    ("bias_n", "silu"): ("BiasedActivated", "Silu"),
-}
-"""Epilogue -> operation and activation, in the names that kernel.cu gives them; plain stores have none."""
+FUSIONS = (
+    *((), ("alpha",), ("beta",), ("alpha", "beta"), ("residual",), ("relu",), ("gelu",), ("silu",)),
+    *(("bias_n", *then) for then in ((), ("residual",), ("relu",), ("gelu",), ("silu",))),
+)
+"""Epilogues that kernel.cu has."""
 
 
 def headers() -> Path:
@@ -104,9 +93,10 @@ def _fusion_macros(words: tuple[str, ...]) -> dict[str, object]:
     """What the compiler must know of an epilogue; nothing for the plain store."""
     if not words:
         return {}
-    operation, activation = FUSIONS[words]
+    activation = next((word.capitalize() for word in words if word in ACTIVATIONS), "None")
+    operation = ("Biased" if "bias_n" in words else "") + ("Activated" if activation != "None" else "")
     return {
-        "FUSION": operation,
+        "FUSION": operation or "Combined",
         "ACTIVATION": activation,
         "READS_C": int(any(word in SOURCES for word in words)),
         "HAS_BIAS": int("bias_n" in words),
