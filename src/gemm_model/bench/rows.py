@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
 from gemm_model.bench.provider import Config, LibraryChoice
-from gemm_model.config import CONFIG_DIR
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import problem_of_row, whole_number
 from gemm_model.core.files import atomic_write, csv_rows
@@ -21,10 +20,7 @@ from gemm_model.core.regimes import REGIME_NAMES
 L2_STATES = ("cold", "warm", "rotated")
 """States of L2; 'rotated' is whatever the graph regime's rotation of the operands leaves there."""
 
-_PARTS = {
-    part: tuple(names)
-    for part, names in tomllib.loads((CONFIG_DIR / "benchmark_columns.toml").read_text()).items()
-}
+_PARTS = {part: tuple(names) for part, names in read_toml("benchmark_columns").items()}
 IDENTITY_COLUMNS, DETAIL_COLUMNS, CHAIN_COLUMNS, PAIR_COLUMNS = (
     _PARTS[part] for part in ("identity", "detail", "chain", "pair")
 )

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.config import CONFIG_DIR, gpu_names, read_yaml_mapping
+from gemm_model.config import gpu_names
+from gemm_model.config.options import packaged_options
 from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES, operand_type
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
@@ -49,9 +50,7 @@ def _models() -> list[dict[str, Any]]:
         {
             "name": name,
             "default": "yes" if name == DEFAULT_MODEL else "no",
-            "options": ", ".join(
-                read_yaml_mapping(CONFIG_DIR / "model" / f"{name}.yaml", "a model")["model_opts"]
-            ),
+            "options": ", ".join(packaged_options(name)),
         }
         for name in models()
     ]

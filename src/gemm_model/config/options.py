@@ -21,14 +21,15 @@ def check_options(model: str, options: Mapping[str, Any]) -> None:
 
     Objects in place of texts (a calibration that was loaded) pass; names are the model's to check.
     """
-    packaged = _packaged_options(model)
+    packaged = packaged_options(model)
     for name, value in options.items():
         if name in packaged:
             _check(f"{model}: {name}", name, value, packaged[name])
 
 
 @lru_cache(maxsize=16)
-def _packaged_options(model: str) -> Mapping[str, Any]:
+def packaged_options(model: str) -> Mapping[str, Any]:
+    """The options of a model, as the package sets them."""
     found = read_yaml_mapping(CONFIG_DIR / "model" / f"{model}.yaml", "a model's options")["model_opts"]
     return found if isinstance(found, Mapping) else {}
 

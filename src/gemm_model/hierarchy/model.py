@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.classic_models.throughput import BITS_PER_BYTE
+from gemm_model.config.options import packaged_options
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError, require_one_of
@@ -190,10 +191,7 @@ class MemoryHierarchyModel(ArrayModel):
 
 def runtime_parameters(options: Mapping[str, Any] | None = None) -> RuntimeParameters:
     """Runtime parameters from `options`; missing ones come from `config/model/MemoryHierarchyModel.yaml`."""
-    from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-
-    packaged = read_yaml_mapping(CONFIG_DIR / "model" / "MemoryHierarchyModel.yaml", "a model's options")
-    values = {**packaged["model_opts"], **(options or {})}
+    values = {**packaged_options("MemoryHierarchyModel"), **(options or {})}
     return RuntimeParameters(**{field.name: values[field.name] for field in fields(RuntimeParameters)})
 
 

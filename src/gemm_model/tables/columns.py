@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_model.core.errors import InputError
-from gemm_model.tables.table import read_table, require_columns
+from gemm_model.core.batch import BoolArray, FloatArray
+from gemm_model.tables.table import checked, read_table, require_columns
 
 LARGEST = 1e15
 """Largest number [any]; all tables; far beyond what any column means."""
@@ -29,6 +29,11 @@ class NumberColumn:
     def expected(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         return f"{kind} from {self.low:g} to {self.high:g}"
+
+    def holds(self, values: FloatArray) -> BoolArray:
+        """Which of some numbers are such."""
+        inside: BoolArray = (values >= self.low) & (values <= self.high)
+        return inside & (values == np.floor(values)) if self.whole else inside
 
 
 SIZE = NumberColumn(low=1, high=2**40, whole=True)
@@ -53,16 +58,6 @@ def read_columns(
 
 
 def _numbers(frame: pd.DataFrame, name: str, column: NumberColumn) -> np.ndarray:
-    values = pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64)
-    good = (values >= column.low) & (values <= column.high)
-    if column.whole:
-        good &= values == np.floor(values)
-    if column.optional:
-        good |= (frame[name] == "").to_numpy()
-    if not good.all():
-        row = int(np.argmin(good))
-        raise InputError(
-            f"{frame.attrs['path']}: line {frame.index[row]}, column {name}: {frame[name].iloc[row]!r}; "
-            f"expected {column.expected}"
-        )
+    blank = np.nan if column.optional else None
+    values = checked(frame, name, column.holds, column.expected, blank)
     return values.astype(np.int64) if column.whole and not column.optional else values

@@ -343,7 +343,7 @@ def _given(frame: pd.DataFrame, name: str, default: float, high: float, what: st
     if name not in frame:
         return np.broadcast_to(np.asarray(default), (len(frame),))
     expected = f"{what} from 0 to {high:g}"
-    return _checked(frame, name, lambda values: (values >= 0) & (values <= high), expected, default)
+    return checked(frame, name, lambda values: (values >= 0) & (values <= high), expected, default)
 
 
 def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, list[str]]:
@@ -486,7 +486,7 @@ def runtimes_us(frame: pd.DataFrame, *, blanks: bool = False) -> FloatArray | No
     if "runtime_us" not in frame:
         return None
     expected, blank = "a positive number of microseconds", np.nan if blanks else None
-    values = _checked(frame, "runtime_us", lambda us: np.isfinite(us) & (us > 0), expected, blank)
+    values = checked(frame, "runtime_us", lambda us: np.isfinite(us) & (us > 0), expected, blank)
     return None if len(values) and np.isnan(values).all() else values
 
 
@@ -550,10 +550,10 @@ def sizes(
         inside: BoolArray = (values >= low) & (values <= MAX_SIZE)
         return inside if whole else inside & (values == np.floor(values))
 
-    return _checked(frame, name, good, f"a whole number of at least {low}", default)
+    return checked(frame, name, good, f"a whole number of at least {low}", default)
 
 
-def _checked(
+def checked(
     frame: pd.DataFrame,
     name: str,
     good: Callable[[FloatArray], BoolArray],
