@@ -40,11 +40,27 @@ def test_what_is_emitted_as_json_is_read_back_with_the_same_time(gemm_model, ans
     table.write_text("m,n,k,epilogue,dtype\n8,57344,8192,bias,fp8\n64,8192,28672,,bf16\n")
     rows = answer("rank", "--input", table, "--family", "any")["rows"]
     path.write_text(gemm_model("rank", "--input", table, "--family", "any", "--emit", "json").out)
-    found = answer("predict", "--input", path)["rows"]
-    assert [row["predicted_us"] for row in found] == [row["predicted_us"] for row in rows]
+    found, expected = answer("predict", "--input", path)["rows"], [row["predicted_us"] for row in rows]
+    assert [row["predicted_us"] for row in found] == pytest.approx(expected, rel=1e-12)
     alone = ("rank", "--m", 8, "--n", 57344, "--k", 8192, "--epilogue", "bias", "--dtype", "fp8")
     path.write_text(gemm_model(*alone, "--family", "any", "--emit", "json").out)
-    assert answer("predict", "--input", path)["rows"][0]["predicted_us"] == rows[0]["predicted_us"]
+    found = answer("predict", "--input", path)["rows"]
+    assert found[0]["predicted_us"] == pytest.approx(expected[0], rel=1e-12)
+
+
+def test_a_predicted_table_is_ranked_without_the_figures_of_its_old_kernels(gemm_model, tmp_path):
+    path = tmp_path / "kernels.csv"
+    path.write_text(
+        "m,n,k,dtype,cta_m,cta_n,cluster_m,cluster_n,layer\n1000,5000,3000,bf16,64,128,1,1,down\n"
+    )
+    path.write_text(gemm_model("predict", "--input", path, "--format", "csv").out)
+    found = gemm_model("rank", "--input", path, "--gpu", "l40s", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(found.out))
+    assert row["layer"] == "down"
+    assert not [
+        name for name in row if name.startswith("phase_") or name in ("l2_us", "energy_uj", "dram_bytes")
+    ]
+    assert "kernels are chosen anew, whatever the table says: cta_m, cta_n, " in found.err
 
 
 def test_a_table_is_emitted_row_by_row_with_its_caveats(gemm_model, tmp_path):

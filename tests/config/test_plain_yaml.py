@@ -19,25 +19,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e3", 1000.0),
-        ("-1.5E-2", -0.015),
-        ("off", "off"),
-        ("yes", "yes"),
-        ("1:30", "1:30"),
-        ("2020-01-02", "2020-01-02"),
-        ("true", True),
-        ("~", None),
-        ("", None),
-        ("1_000", 1000),
-        ("0x10", 16),
-        ("[1, {a: 2.}]", [1, {"a": 2.0}]),
-        ("${oc.env:HOME}", "${oc.env:HOME}"),
-        ("'7'", "7"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_values_are_those_of_yaml_1_2"))
 def test_values_are_those_of_yaml_1_2(text, value):
     assert parse_yaml(text, "here") == value
 

@@ -71,7 +71,7 @@ def kernel_timeline(
     rows = [
         new_rows(1, role="launch", activity="launch", end_us=np.array([waves.cta_start[0]])),
         _resident_rows(waves),
-        _prologue_rows(waves),
+        _rows_of_ctas(waves, waves.ready, role="producer", activity="other", detail="prologue"),
         _on_all_sms(of_one_cta, waves, evaluation),
         *_ring_rows(waves, lanes, detailed_sm, shown),
         *(row for tiles in lanes for row in _k_tile_rows(waves, tiles, detailed_sm, shown)),
@@ -254,11 +254,6 @@ def _resident_rows(waves: Waves) -> pd.DataFrame:
     if waves.count > 1:
         end[waves.tile_of[-1] < 0] = waves.start[-2] + waves.exposed_us
     return _rows_of_ctas(waves, end, role="CTA", activity="resident")
-
-
-def _prologue_rows(waves: Waves) -> pd.DataFrame:
-    """One row a CTA: from its start until it loads."""
-    return _rows_of_ctas(waves, waves.ready, role="producer", activity="other", detail="prologue")
 
 
 def _rows_of_ctas(waves: Waves, end_us: FloatArray, **texts: str) -> pd.DataFrame:

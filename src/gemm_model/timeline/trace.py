@@ -166,16 +166,13 @@ def new_rows(count: int, **columns: Any) -> pd.DataFrame:
     """`count` rows; a column that is not given holds -1, '' or 0 us, and one tile for each row."""
     defaults: dict[str, Any] = dict.fromkeys(COLUMNS, -1)
     defaults |= dict.fromkeys(TEXT_COLUMNS, "") | dict.fromkeys(TIME_COLUMNS, 0.0) | {"tiles": 1}
+    types = dict.fromkeys(TEXT_COLUMNS, object) | dict.fromkeys(TIME_COLUMNS, np.float64)
     return pd.DataFrame(
         {
-            name: value if isinstance(value, np.ndarray) else np.full(count, value, _type_of(name))
+            name: value if isinstance(value, np.ndarray) else np.full(count, value, types.get(name, np.int64))
             for name, value in (defaults | columns).items()
         }
     )
-
-
-def _type_of(column: str) -> type:
-    return object if column in TEXT_COLUMNS else np.float64 if column in TIME_COLUMNS else np.int64
 
 
 def write_trace_table(trace: Trace, path: Path) -> None:
