@@ -8,16 +8,17 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from perfetto.common.query_result_iterator import QueryResultIterator
-from perfetto.trace_processor.platform import PlatformDelegate
-from perfetto.trace_processor.protos import ProtoFactory
-
 SCRIPT = Path(__file__).with_name("perfetto_engine.mjs")
 PART_BYTES = 2**24
 
 
 def answers(trace: bytes, *queries: str) -> list[list[dict[str, object]]]:
     """The rows of each query about a trace. Raises RuntimeError where the engine says what is wrong."""
+    # `make test`, which runs no trace, does without the package.
+    from perfetto.common.query_result_iterator import QueryResultIterator
+    from perfetto.trace_processor.platform import PlatformDelegate
+    from perfetto.trace_processor.protos import ProtoFactory
+
     stream_type = ProtoFactory(PlatformDelegate()).TraceProcessorRpcStream
     asked = stream_type()
     for start in range(0, len(trace), PART_BYTES):
