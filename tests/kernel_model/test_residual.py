@@ -504,7 +504,7 @@ def test_without_catboost_training_names_the_extra(monkeypatch, gemm_model, tmp_
 @needs_trees
 def test_calibrate_writes_and_judges_a_residual(tmp_path, gemm_model):
     table, output = tmp_path / "table.csv", tmp_path / "c.yaml"
-    frame = measured(12)
+    frame = measured(24)
     frame[(frame["cta_m"] == 128) & (frame["cluster_m"] == 1)].to_csv(table, index=False)
     outcome = gemm_model("calibrate", "--input", table, "--output", output)
     assert outcome.code == 0, outcome.err

@@ -248,7 +248,8 @@ def _dealt(tiles: Values, at_once: Values, k_tiles: Values) -> _Dealt:
     fewest = room_numbers("kernel_model").fewest_stream_k_tiles
     full = floor(tiles / at_once)
     whole = maximum(full - 1.0, 0.0)
-    dealt = tiles - whole * at_once
+    # One at least: counts beyond 2^53 round to none.
+    dealt = maximum(tiles - whole * at_once, 1.0)
     clusters = maximum(minimum(floor(dealt * k_tiles / fewest), at_once), 1.0)
     even = clusters / dealt == floor(clusters / dealt)
     share = dealt * k_tiles / clusters
