@@ -19,8 +19,6 @@ from gemm_model.hierarchy.instructions import LINE_BYTES, work_per_k
 from gemm_model.hierarchy.levels import Machine, machine_of
 
 UNITS = ("issue", "smem", "l2", "dram")
-CLOCK_STEPS = 12
-"""Steps of the search for the clock [steps]; all kernels; chosen: halvings, to a 4,000th of the boost clock."""
 LIMITERS = (*UNITS, "latency")
 """Limiters: instruction slots, the L1 / shared-memory SRAM, L2, DRAM, or latency if too few CTAs hide it."""
 
@@ -99,7 +97,8 @@ def runtime(
         l2_bytes=tiles * k * work_per_k(blocking).l2_bytes,
     )
     gpu, low, high = machine.gpu, 0.0, 1.0
-    for _ in range(CLOCK_STEPS if _drawn_share(gpu, found, 1.0) > 1.0 else 0):
+    steps = int(room_numbers("hierarchy").clock_steps)
+    for _ in range(steps if _drawn_share(gpu, found, 1.0) > 1.0 else 0):
         share = (low + high) / 2.0
         slower = replace(gpu, sm_clk_mhz=gpu.sm_clk_mhz * share, power_cap_w=None)
         again = machine_of(slower, machine.datapath), blocking, shape, ctas_per_sm, parameters, products
