@@ -1,7 +1,5 @@
 """Validity of configurations, against the rules worked out by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,14 +10,11 @@ from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import (
-    _mma_k_wrong,
-    _source_buffers,
     check,
     feasible_mask,
     refuse_impossible,
     resources_of,
 )
-from gemm_model.kernels.quack import offers_sm120_tile
 from gemm_model.kernels.registry import family_of
 from gemm_model.kernels.triton import mmas_ahead
 from gemm_model.tables.table import batch_from_frame
@@ -167,37 +162,8 @@ def test_deep_k_tiles_of_sm103_leave_no_room_to_outputs():
     assert "do not hold 2 stages" in check(GemmProblem.of(4096, 4096, 4096, "e2m1"), deep, gb300)
 
 
-def test_the_wider_operand_sets_the_k_of_an_mma():
-    """32 bytes of the wider one: 32 elements of fp8 beside fp4, whose own 64 would refuse 32 and 96."""
-    kernels = SimpleNamespace(
-        batch=SimpleNamespace(a_bits=np.array([8.0, 4.0]), b_bits=np.array([4.0, 8.0])),
-        resources=SimpleNamespace(cta_k=np.array([32.0, 48.0])),
-    )
-    assert _mma_k_wrong(kernels).tolist() == [False, True]
-    kernels.resources.cta_k = np.array([96.0, 64.0])
-    assert not _mma_k_wrong(kernels).any()
-
-
 @pytest.mark.parametrize(("tile", "instructions"), [((128, 64), 8), ((128, 128), 16), ((256, 128), 32)])
 def test_math_that_the_tensor_cores_queue_waits_for_no_load(tile, instructions):
     cta_m, cta_k = tile
     share = found("bf16", config(cta_m, 128, kernel="triton", cta_k=cta_k)).math_in_round_trip
     assert share == pytest.approx(max(1.0 - mmas_ahead() / instructions, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("cta_n", "buffers", "size"), [(256, 2.0, 4 * 8192), (96, 2.0, 3 * 8192), (256, 0.0, 0)]
-)
-def test_an_epilogue_source_has_at_most_four_buffers(cta_n, buffers, size):
-    tile = SimpleNamespace(cta_m=128.0, cta_n=float(cta_n), source_bits=16.0)
-    assert _source_buffers(tile, 4096.0, buffers) == size
-
-
-def test_tiles_of_sm120_are_whole_blocks_with_scales():
-    def offered(dtype):
-        problem = GemmProblem.of(4096, 4096, 4096, dtype)
-        tiles = [config(*tile) for tile in ((256, 96), (256, 256), (320, 96), (64, 80))]
-        return offers_sm120_tile(batch_of([(problem, tile) for tile in tiles])).tolist()
-
-    assert offered("bf16") == [True, True, False, False]
-    assert offered("mxfp8") == [False, True, False, False]

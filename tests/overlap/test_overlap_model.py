@@ -19,8 +19,6 @@ from gemm_model.overlap.model import (
     OverlapModel,
     OverlapParameters,
     chains_of,
-    queue_delay_us,
-    row_reads,
 )
 from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
 
@@ -79,53 +77,6 @@ def test_serialized_layer_is_the_sum_of_its_parts(simple):
     # launch, one read of 8192 elements, 5 us more, stores; launch, head, 64 MiB at 4 TB/s, tail.
     expected = 2 + 0.5 + 5 + 1 + 2 + 0.25 + 8192 * 8192 / 4e6 + 3
     assert model.layer_us([case(serialized=True, extra_us=5.0)])[0] == pytest.approx(expected)
-
-
-def test_reads_of_a_row_by_hand():
-    # 256 threads with four accesses of eight elements in the time of one: 8192 elements.
-    assert [row_reads(k) for k in (2048, 8192, 14336, 28672)] == [1, 1, 1.75, 3.5]
-
-
-def test_queue_delay_by_hand():
-    at = np.array([0.0, 1.0, 2.5, 4.0])
-    # The queues are full from 1 on (half felt there), the rings delivered by 3.
-    delay = queue_delay_us(at, np.float64(1.0), np.float64(3.0), 1.5)
-    assert delay == pytest.approx([0.0, 0.5 * 1.5, 0.5, 0.0])
-
-
-def test_ratios_count_whole_k_tiles(gpu):
-    """14 K tiles per CTA, ten in the ring, six under way: 0.75 triggers after ten, when four arrived."""
-    build = replace(BUILD, split_k=4, clusters=32)
-    setting = OverlapSetting(overlap_ratio=0.75, prefetch_ratio=0.05)
-    at_once = case(m=2048, k=7168, build=build, setting=setting)
-    later = replace(at_once, setting=OverlapSetting(overlap_ratio=0.9, prefetch_ratio=-1))
-    chains = chains_of([at_once, later], gpu)
-    assert chains.steps.tolist() == [14, 14]
-    assert chains.trigger_share.tolist() == [0, 0.5]
-    assert chains.fill_trigger_share.tolist() == [0.4, 0.6]
-    assert chains.asked_share.tolist() == [0.25, 1]
-
-
-def test_the_previous_kernel_keeps_ctas_out(gpu):
-    """16 SMs hold the norm: of 128 CTAs with an SM each, 116 find one."""
-    deep = case(build=replace(BUILD, stages=20))
-    assert chains_of([deep], gpu).blocked_share[0] == pytest.approx(12 / 128)
-    assert chains_of([case()], gpu).blocked_share[0] == 0
-
-
-def test_sms_of_a_layer(gpu):
-    """160 CTAs, two per SM: 132 SMs when all are empty, 80 when packed, 116 beside a norm on 16 SMs."""
-    build = replace(BUILD, split_k=2, clusters=80)
-    part = case(m=5120, k=5120, build=build)
-    chains = chains_of([part, case(n=64, build=replace(BUILD, tile_n=64, stages=5))], gpu)
-    assert chains.sms.tolist() == [132, 128]
-    assert chains.packed_sms.tolist() == [80, 64]
-    assert chains.free_sms.tolist() == [116, 68]
-    # 256 units of rows on 32 clusters are four tiles each, of 64 K tiles.
-    assert chains_of([case(build=replace(BUILD, clusters=32))], gpu).steps.tolist() == [4 * 64]
-    # 128 CTAs find room on the 68 SMs beside 64 norms; of 160 the last 24 come when the norm has ended.
-    more = case(m=5120, k=5120, n=64, build=replace(build, tile_n=64, stages=5))
-    assert chains_of([more], gpu).free_sms[0] == pytest.approx(68 + 24)
 
 
 def test_layers_beside_each_other_are_packed(simple):

@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from argparse import Namespace
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,7 @@ from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
 from gemm_model.report.page.pipeline import _ring_figure, stages_taken
-from gemm_model.report.plots import swept
-from tests.cases import cases
+from tests.cases import cases, compare, made
 from tests.conftest import ROOT
 
 pytest.importorskip("plotly", reason="pages need plotly (extra `page`)")
@@ -123,6 +123,7 @@ def test_a_timeline_names_the_first_k_tile_as_the_others(traces):
     assert any("tile 0, k tile 0, stage 0" in word for word in words)
     # 16 tiles on as many SMs: the first CTA has one.
     assert all("<br>tile 0" in word for word in words)
+    assert not any("ring" in each["y"] for each in found)
 
 
 def test_shares_of_an_attentions_units_are_of_its_runtime(traces):
@@ -138,17 +139,13 @@ def test_parts_of_a_model_tell_calls_and_the_time_of_each(traces):
     assert all(re.match(r"\d+ x [\d.,]+ us, ", text) for text in found["text"])
 
 
-def test_a_sweep_of_several_cards_names_them(tmp_path):
+@pytest.mark.parametrize(*cases(__file__, "test_plots_draw"))
+def test_plots_draw(module, function, arguments, expected, monkeypatch):
     pytest.importorskip("matplotlib")
-    cells = {"predicted_us": 8.0, "tflops": 1.0, "error_band": 0.1}
-    swept(
-        [{"m": m, "gpu": gpu, **cells} for m in (64, 128) for gpu in ("h200", "l40s")],
-        "m",
-        tmp_path / "s.svg",
-    )
-    assert {"<!-- h200 -->", "<!-- l40s -->"} <= set(
-        re.findall("<!-- .* -->", (tmp_path / "s.svg").read_text())
-    )
+    figures = []
+    monkeypatch.setattr(f"gemm_model.report.{module}.save_figure", lambda figure, _: figures.append(figure))
+    getattr(import_module(f"gemm_model.report.{module}"), function)(*map(made, arguments), None)
+    compare(figures[0], expected)
 
 
 def test_full_waves_are_drawn_alone_where_no_wave_is_partial(traces):

@@ -13,24 +13,14 @@ from hypothesis import strategies as st
 
 from gemm_model import predict_table
 from gemm_model.core.batch import batch_of
-from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
-from gemm_model.tables.table import batch_from_frame, measured_otherwise, read_table, text_codes, usable_rows
+from gemm_model.tables.table import batch_from_frame, read_table
 from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
 
 SIZES = {"m": 64, "n": 64, "k": 64, "cta_m": 128, "cta_n": 128, "cluster_m": 1, "cluster_n": 1}
 MODELS = ("SOLModel", "WSPersistentGEMMModel", "KernelModel", "PipelineModel", "MemoryHierarchyModel")
-
-
-def test_a_classic_table_becomes_a_batch(classic_table):
-    batch = batch_from_frame(read_table(classic_table), needs_tile=True)
-    assert batch.m.tolist() == [4096, 4096, 4096]
-    assert batch.a_bits.tolist() == [4, 8, 8]
-    assert batch.a_scale_bits.tolist() == [0.5, 0, 0]
-    assert batch.mma_m.tolist() == [256, 128, 256]
-    assert batch.schedule.tolist() == [2, 2, 2]
 
 
 def test_frame_and_objects_give_the_same_batch():
@@ -102,22 +92,6 @@ def test_a_directory_a_missing_file_and_a_wide_one_are_refused(tmp_path, gemm_mo
     )
 
 
-def test_rows_without_tile_or_measurement_are_left_out_and_counted():
-    frame = pd.DataFrame(
-        {
-            "kernel": ["cublas", "quack", "quack"],
-            "cta_m": [None, 64, 64],
-            "disposition": ["ok", "ok", "compile_failed"],
-        }
-    )
-    kept, notes = usable_rows(frame, needs_tile=True)
-    assert kept.index.tolist() == [1]
-    assert notes == [
-        "1 row without a measurement (column disposition): no prediction",
-        "1 row of kernel cublas without a tile: no prediction",
-    ]
-
-
 FIELDS = CLASSIC_HEADER.split(",")
 ODD = st.one_of(
     st.sampled_from(
@@ -151,39 +125,8 @@ def test_random_damage_gives_one_sentence_or_finite_positive_times(tmp_path, cha
         assert (times > 0).all()
 
 
-def test_fp4_of_a_table_has_its_own_rate_where_both_operands_have_scales():
-    frame = pd.DataFrame(
-        {"a_dtype": ["nvfp4", "e2m1", "e2m1"], "b_dtype": ["nvfp4", "e2m1", "nvfp4"], **SIZES}
-    )
-    kinds = batch_from_frame(frame, needs_tile=True).math_kind
-    assert [MATH_KINDS[kind] for kind in kinds] == ["fp4", "fp6", "fp6"]
-
-
-def test_rows_of_another_regime_than_the_predicted_one_are_told():
-    frame = pd.DataFrame({"regime": ["graph", "", "burst", "graph"], "runtime_us": 1.0})
-    assert measured_otherwise(frame, "graph") == ["1 row measured in the regime burst: predicted in graph"]
-    told = measured_otherwise(frame.assign(settled=["1", "0", "", "1"]), "graph")[1:]
-    assert [sentence.split(":")[0] for sentence in told] == ["2 rows measured at a settled clock"]
-    assert len(measured_otherwise(frame.assign(settled="0"), "graph")) == 1
-    assert measured_otherwise(frame, None) == []
-
-
-@pytest.mark.parametrize("texts", [["a", "a", "a"], ["a", "b", "a"], ["", "a", "a"]])
-@pytest.mark.parametrize("dtype", [object, "category"])
-def test_texts_by_code_are_the_texts(texts, dtype):
-    codes, names = text_codes(pd.Series(texts, dtype=dtype))
-    assert [names[code] for code in codes] == texts
-    assert len(names) == len(set(texts))
-
-
 def test_a_time_of_nothing_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(f"{','.join(SIZES)},in_dtype,runtime_us\n{','.join(map(str, SIZES.values()))},bf16,0\n")
     with pytest.raises(InputError, match="line 2, column runtime_us: '0'; expected a positive number"):
         predict_table(read_table(path), "h200")
-
-
-def test_an_empty_type_of_the_output_is_the_usual_one():
-    frame = pd.DataFrame({**{name: [size] * 2 for name, size in SIZES.items()}, "in_dtype": "bf16"})
-    usual, told = batch_from_frame(frame.assign(out_dtype=["", "fp32"]), needs_tile=True).out_bits
-    assert (usual, told) == (16, 32)
