@@ -388,11 +388,13 @@ def _edge_reads(kernel: Kernel, streamed: Values) -> Values:
     """
     batch, schedule, known = kernel.batch, kernel.schedule, kernel.numbers.edge_tiles
     row_bytes = kernel.resources.cta_k * batch.a_bytes_per_element
-    row_clk = row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
-    more_clk = row_bytes / FILLED_ROW_BYTES * known.row_clk / (1.0 + known.further_sm) - row_clk
     a_rows, b_rows = batch.cta_m / batch.cluster_n, batch.cta_n / batch.cluster_m
-    read_clk = (a_rows + b_rows) * row_clk
-    inside_clk = maximum(_math_clk(kernel), read_clk)
+    inside_clk = _math_clk(kernel)
+    # Reads that outlast the MMAs hold up all clusters alike.
+    read_clk = (a_rows + b_rows) * row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
+    read_clk = minimum(read_clk, inside_clk)
+    filled_clk = row_bytes / FILLED_ROW_BYTES * known.row_clk / (1.0 + known.further_sm)
+    more_clk = filled_clk - read_clk / (a_rows + b_rows)
     same = (schedule.groups <= 1.0) & (remainder(schedule.resident, schedule.group) == 0.0)
     all_tiles = streamed * (1.0 - kernel.resources.in_step)
     one_tile = all_tiles * schedule.resident / schedule.tiles
