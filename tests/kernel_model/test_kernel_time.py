@@ -37,7 +37,7 @@ def test_outputs_that_l2_holds_back_still_pass_its_way_in():
     batch = row((4096, 16384, 64), cta_m=128, cta_n=256)
     gpu = replace(H200, l2_unwritten_share=1.0, l2_bytes=2.0**32, l2_write_gb_per_s=4000.0)
     moved = times_of(batch, gpu=gpu)
-    assert moved.traffic.dram_write_bytes == 0.0
+    assert moved.traffic.dram_write_bytes < 1.0
     assert moved.dram_us == pytest.approx(128 * 2**20 / 4.0e6)
     free = times_of(batch, gpu=replace(gpu, l2_write_gb_per_s=None))
     assert free.dram_us == pytest.approx(2.5 * 2**20 / DRAM_BYTES_PER_US)

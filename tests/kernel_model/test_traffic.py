@@ -48,14 +48,15 @@ def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
 
 def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
     gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
-    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands, 1.5 of them again; 24 of 77.5 MiB stay.
+    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands, 1.5 of them again. The last 24 MiB stay. Outputs come
+    # with the ends of 2,048 tiles, 132 at once: half of 132 are under way while 75 of 77.5 MiB pass.
     large = row((8192, 4096, 512), cta_m=128, cta_n=128)
-    assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * 53.5 / 77.5, rel=1e-3)
+    assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * (1 - 24 / 75), rel=1e-3)
     assert moved(large, gpu=gpu, regime="graph").dram_write_bytes == 64 * 2**20
     # A profiler's own bytes go like panels, of which L2 keeps 45 MiB.
     left = moved(large, gpu=gpu, regime="counters").dram_write_bytes - moved(large, gpu=gpu).dram_write_bytes
     assert left == pytest.approx(2.65e6 * (1 - 1 / (1 + (77.5 / 45) ** 8)), rel=1e-3)
-    assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes == 0.0
+    assert moved(row((1024, 1024, 1024), cta_m=128, cta_n=128), gpu=gpu).dram_write_bytes < 1.0
 
 
 def test_a_warm_l2_holds_what_fits_half_of_it():
@@ -298,8 +299,9 @@ def test_spilled_registers_are_work_of_l2(cta_n, tiles, registers):
     # Of 132 CTAs; half of 0.75 of L2 would reach DRAM. All but a CTA's last tile rest while outputs of a wave pass.
     lost = 1 - 1 / (1 + (132 * once / (0.75 * l2_bytes)) ** 3)
     rest = 1 - 1 / (1 + (132 * (once + CUBE_OUTPUT / tiles) / (0.46 * l2_bytes)) ** 3)
-    # Outputs are held back in what spills leave.
-    outputs = 1 - (0.46 * l2_bytes - 132 * once) / (CUBE_OUTPUT + found.dram_read_bytes)
+    # Outputs, which come at the ends of tiles, are held back in what spills leave.
+    passed, held = (CUBE_OUTPUT + found.dram_read_bytes) * (1 - 66 / tiles), 0.46 * l2_bytes - 132 * once
+    outputs = 1 - held / (passed**8 + held**8) ** (1 / 8)
     written = once * (tiles * 32 * lost + (tiles - 132) * rest) + CUBE_OUTPUT * outputs
     assert found.dram_write_bytes == pytest.approx(written)
 

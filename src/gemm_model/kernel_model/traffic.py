@@ -17,6 +17,7 @@ from gemm_model.core.elementwise import (
     power_of_two_divisor,
     remainder,
     scaled,
+    smooth_maximum,
     sqrt,
     where,
 )
@@ -243,9 +244,11 @@ def _written(kernel: Kernel, output: Values, reads: Values, kept: Values) -> Val
     """
     if kernel.around.chained:
         return scaled(output, 1.0 - kept)
-    gpu, passed = kernel.gpu, output + reads
+    gpu, passed, order = kernel.gpu, output + reads, room_numbers("kernel_model").l2_panel_order
     held_back = maximum(gpu.l2_unwritten_share * gpu.l2_bytes - _spilled_held(kernel), 0.0)
-    written = output * maximum(1.0 - held_back / passed, 0.0)
+    # A tile's outputs come at its end: in the mean half a tile's time after its share of what passes.
+    until_stored = 1.0 - 0.5 * kernel.schedule.resident / kernel.schedule.tiles
+    written = output * (1.0 - held_back / smooth_maximum(passed * until_stored, held_back, order))
     if not kernel.around.profiled:
         return written
     return written + gpu.profiler_left_bytes * (1.0 - _panels_kept(passed, _capacity(kernel)))
