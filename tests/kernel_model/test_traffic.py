@@ -48,8 +48,8 @@ def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
 
 def test_l2_holds_back_outputs_until_later_bytes_drive_them_out():
     gpu = replace(H200, l2_unwritten_share=0.4)  # 24 of 60 MiB
-    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands, 1.5 of them again. The last 24 MiB stay. Outputs come
-    # with the ends of 2,048 tiles, 132 at once: half of 132 are under way while 75 of 77.5 MiB pass.
+    # 8192 x 4096 sums of two bytes: 64 MiB, beside 12 MiB of operands, 1.5 of them again. The last 24 MiB stay.
+    # Outputs come with the ends of 2,048 tiles, 132 at once: half of 132 are under way while 75 of 77.5 MiB pass.
     large = row((8192, 4096, 512), cta_m=128, cta_n=128)
     assert moved(large, gpu=gpu).dram_write_bytes == pytest.approx(64 * 2**20 * (1 - 24 / 75), rel=1e-3)
     assert moved(large, gpu=gpu, regime="graph").dram_write_bytes == 64 * 2**20

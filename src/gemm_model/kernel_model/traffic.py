@@ -394,8 +394,8 @@ def _edge_reads(kernel: Kernel, streamed: Values) -> Values:
     a_rows, b_rows = batch.cta_m / batch.cluster_n, batch.cta_n / batch.cluster_m
     inside_clk = _math_clk(kernel)
     # Reads that outlast the MMAs hold up all clusters alike.
-    read_clk = (a_rows + b_rows) * row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
-    read_clk = minimum(read_clk, inside_clk)
+    row_clk = row_bytes / kernel.gpu.known("l2_read_bytes_per_clk_per_sm")
+    read_clk = minimum((a_rows + b_rows) * row_clk, inside_clk)
     filled_clk = row_bytes / FILLED_ROW_BYTES * known.row_clk / (1.0 + known.further_sm)
     more_clk = filled_clk - read_clk / (a_rows + b_rows)
     same = (schedule.groups <= 1.0) & (remainder(schedule.resident, schedule.group) == 0.0)
