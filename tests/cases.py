@@ -32,12 +32,16 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
+OTHERS = ("builtins", "pandas", "pathlib", "types", "unittest.mock")
+"""Modules that are no part of the package, for arguments."""
+
+
 def calls(test_file: str) -> Any:
     """The test of a folder's table `calls`: function (module:name), arguments, and what it returns or refuses.
 
     Arguments are data: a list of numbers is an array, `frame` a table, `file` a file of that `text`, `items` a
     tuple, and `of` a call of its own. An expected mapping names parts of a result: keys, columns, fields or
-    methods without arguments.
+    methods without arguments; `holds` what is in it.
     """
     rows = _with_tuples(_tables(Path(test_file).with_name("cases.yaml"))["calls"])
 
@@ -55,7 +59,7 @@ def calls(test_file: str) -> Any:
 
 def _called(function: str, arguments: Any) -> Any:
     module, _, path = function.partition(":")
-    found: Any = import_module(module if module in ("pandas", "pathlib", "types") else f"gemm_model.{module}")
+    found: Any = import_module(module if module in OTHERS else f"gemm_model.{module}")
     for name in path.split("."):
         found = getattr(found, name)
     if isinstance(arguments, dict):
@@ -84,13 +88,17 @@ def made(value: Any) -> Any:
 
 def _is_array(value: Any) -> bool:
     some = isinstance(value, tuple) and bool(value)
-    return some and all(isinstance(each, int | float) or _is_array(each) for each in value)
+    even = some and len({len(each) for each in value if isinstance(each, tuple)}) < 2
+    return even and all(isinstance(each, int | float) or _is_array(each) for each in value)
 
 
 def compare(found: Any, expected: Any) -> None:
     """Assert what data, as `calls` says, expect of a result."""
     if isinstance(expected, dict):
         for name, value in expected.items():
+            if name == "holds":
+                assert [each for each in value if each not in found] == [], found
+                continue
             inside = isinstance(name, int) or name in getattr(found, "keys", tuple)()
             part = found[name] if inside else getattr(found, name)
             compare(part() if callable(part) else part, value)

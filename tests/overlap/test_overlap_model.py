@@ -1,7 +1,8 @@
 """The timeline: cases that can be added up by hand, limits, and the measured chains."""
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from gemm_model.overlap.model import (
     OverlapModel,
     OverlapParameters,
     chains_of,
+    timeline,
 )
-from gemm_model.overlap.surfaces import accuracy, cases_of, read_surfaces
+from gemm_model.overlap.surfaces import accuracy, cases_of, fit_parameters, read_surfaces
 
 TABLE = Path(__file__).parents[2] / "data/measurements/h200/overlap.csv.gz"
 SURFACES, REPEAT = "overlap_surfaces", "overlap_surfaces_repeat"
@@ -190,6 +192,24 @@ def test_fit_starts_inside_its_bounds():
         assert low <= guess <= high
 
 
+def test_the_best_of_all_starts_is_taken(gpu, monkeypatch):
+    """Of a table that the guesses predict the first start, which they are, leaves nothing."""
+    guess = {spec.name: spec.metadata["bounds"][1] for spec in fields(OverlapParameters)}
+    chains = chains_of(cases_of(table := surfaces(SURFACES).head(57), gpu), gpu)
+    layer_us = timeline(chains, OverlapParameters(**guess), gpu.l2_bytes, 16).layer_us
+    starts = []
+
+    def solve(residuals, start, bounds, **_):
+        starts.append(start)
+        assert ((bounds[0] < start) & (start < bounds[1])).all()
+        return SimpleNamespace(cost=np.abs(residuals(start)).sum(), x=start)
+
+    monkeypatch.setattr("scipy.optimize.least_squares", solve)
+    found = fit_parameters(table.assign(layer_us=layer_us), gpu, starts=3)
+    assert asdict(found) == pytest.approx(guess)
+    assert np.log(starts[1] / starts[0]).std() == pytest.approx(0.3, abs=0.15)
+
+
 EARLIER = ("overlap_earlier_test", "overlap_earlier_test_repeat")
 FURTHER = ("overlap_other_shapes", "overlap_other_shapes_repeat")
 
@@ -214,6 +234,7 @@ def test_measured_chains_are_predicted(model, gpu, tables, count, mean, largest,
     rows = accuracy(surfaces(*tables), gpu, model.parameters)
     assert len(rows) == count
     assert (rows["settings"] == 56).all()
+    assert (rows["k"] > 0).all()
     assert rows["mean_error"].mean() < mean
     assert rows["mean_error"].max() < largest
     assert (rows["pick_us"] <= rows["serialized_us"]).all()
