@@ -55,17 +55,17 @@ def test_explain_tells_units_and_what_ifs(capsys):
 
 
 def test_explain_answers_what_ifs_of_units_card_and_configuration(capsys):
-    asked = ("dram x2", "no exponentials", "sms 66", "clock x1.1", "tile 128x64", "num_splits 1")
-    options = [word for text in asked for word in ("--what-if", text)]
+    asked = "dram x2,no exponentials,sms 66,clock x1.1,tile 128x64,num_splits 1,consumer_groups 1"
+    options = [word for text in asked.split(",") for word in ("--what-if", text)]
     rows = _json(capsys, "explain", "--attention", PREFILL, *options)["rows"]
     assert {"change", "predicted_us", "relative"} == set(rows[0])
     relative = {row["change"]: row["relative"] for row in rows}
     assert relative["num_splits 1"] == 1.0
+    assert relative["consumer_groups 1"] == relative["tile_m 64"] > 1.2
     assert 1.9 < relative["sms 66"] < 2.1
     assert 1 / 1.1 < relative["clock x1.1"] < relative["no exponentials"] < relative["dram x2"] < 1.0
-    config = ("--attention-config", "flash_attention tile=128x64")
-    other = _json(capsys, "predict", "--attention", PREFILL, *config)
-    own = _json(capsys, "predict", "--attention", PREFILL)
+    words = ("predict", "--attention", PREFILL, "--attention-config", "flash_attention tile=128x64")
+    other, own = _json(capsys, *words), _json(capsys, *words[:3])
     times_us = [each["result"]["prediction"]["predicted_us"] for each in (other, own)]
     assert relative["tile 128x64"] == pytest.approx(times_us[0] / times_us[1])
     for bad, sentence in (("dram", "on no unit"), ("colour red", "expected tile"), ("sms x0", "above 0")):

@@ -92,7 +92,7 @@ def _columns_of(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec
     return {name: getattr(part, name) for part, names in parts for name in names} | {
         "kernel": KERNELS.index(config.kernel),
         # Groups in step are one group of all rows.
-        "group_rows": kernel.group_rows if config.overlap_between_groups else config.tile_m,
+        "consumer_groups": config.consumer_groups if config.overlap_between_groups else 1,
         **{order: config.scheduler == order for order in SCHEDULERS[2:]},
         # CTAs look up their sequence and its lengths.
         "searches": bool(problem.lengths) or (kernel.turns and problem.page_size > 0),

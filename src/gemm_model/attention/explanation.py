@@ -17,7 +17,7 @@ from gemm_model.kernel_model.comparison import REST, Difference, differing_card,
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, number_of
 
-WITH_TILE = ("tile_m", "tile_n", "stages", "pv_from_registers")
+WITH_TILE = ("tile_m", "tile_n", "consumer_groups", "stages", "pv_from_registers")
 """Fields that are the tile to a user: what of it fits depends on all."""
 
 
@@ -73,7 +73,7 @@ class AttentionWorld:
         if (name := SYNONYMS.get(name, name)) in QUANTITIES:
             return self.on(gpu_having(self.model.gpu, name, value, text))
         try:
-            return replace(self, config=self.config.having(f"{name}={value}"))
+            return self.of(self.problem, self.config.having(f"{name}={value}"), self.model)
         except InputError as error:
             known = f"is on no unit ({', '.join(UNITS)}) and no field of the GPU"
             raise InputError(f"what-if {text!r} {known}; {error}") from None

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from gemm_model.config import read_toml
-from gemm_model.core.attention import AUTO, AttentionConfig, AttentionProblem
+from gemm_model.core.attention import AUTO, MASKS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 
@@ -67,6 +67,10 @@ class AttentionKernel:
         """Whether the groups of a CTA share key blocks and take turns; else each group is its own CTA."""
         return self.group_rows >= WARPGROUP_ROWS
 
+    def consumer_groups(self, rows: int) -> int:
+        """Consumer groups of a CTA that computes so many rows of O."""
+        return rows // self.group_rows if self.turns else 1
+
 
 def _described(*, architectures: list[str], **told: Any) -> dict[tuple[str, str], AttentionKernel]:
     """A kernel as the table has it, by its name and architecture."""
@@ -97,31 +101,22 @@ def kernels_on(gpu: GpuSpec) -> tuple[str, ...]:
 
 
 def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[int, int]:
-    """The tile of a library's heuristic choice (flash-attn-4 4.0.0b36, `_tile_size_fwd_sm90`)."""
-    size = problem.head_dim
+    """The tile of a library's heuristic choice, as the table has it."""
     if kernel.own_tile is not None:
         return kernel.own_tile
-    if kernel is FLASH2:
-        return (128, 128) if size <= 64 else (128, 64) if size <= 128 else (64, 64)
-    # FlashAttention 3, as servers build it (vllm-project/flash-attention, hopper/tile_size.h, heuristics.h): pages are
-    # no bulk copies, whole rows of scores are wider, few queries take one group.
-    servers = kernel is FLASH3
-    pages = servers and problem.page_size > 0
-    whole = servers and not (problem.causal or pages)
+    size, servers = _key_of(problem.head_dim), kernel is FLASH3
     windowed = problem.window > 0 and not (servers and problem.window >= problem.seq_kv - 1)
-    local = windowed or pages
-    keys = {
-        64: 192 if whole else 128,
-        96: 128 if (local if servers else problem.causal) else 144,
-        128: 176 if whole else 128,
-        192: 96 if local else 128 if problem.head_dim_v <= 128 else 112,
-        256: 64 if problem.window else 80,
-    }
-    if problem.dtype.bits < 16:
-        keys = {64: 160, 96: 128, 128: 160 if pages else 224, 192: 160, 256: 64 if problem.window else 128}
-    few = servers and size in (64, 128) and not windowed and problem.seq_q * problem.group <= WARPGROUP_ROWS
-    rows = WARPGROUP_ROWS if few else 192 if _key_of(size) <= 96 else 128
-    return rows, 192 if few and size == 64 else keys[_key_of(size)]
+    paged = servers and problem.page_size > 0
+    mask = "window" if windowed else "pages" if paged else MASKS[problem.causal]
+    told = _TABLES["default_tiles"][kernel.name]
+    told = told.get("fp8", told) if problem.dtype.bits < 16 else told
+    rows, keys = told.get(mask, told["full"])[str(size)]
+    keys = min(keys, 112) if size == 192 and problem.head_dim_v > 128 and problem.dtype.bits == 16 else keys
+    # FlashAttention 3 takes one group for few queries.
+    few = servers and not windowed and problem.seq_q * problem.group <= WARPGROUP_ROWS
+    if few and problem.head_dim in (64, 128):
+        return WARPGROUP_ROWS, 192 if size == 64 else keys
+    return rows, keys
 
 
 def _key_of(head_dim: int) -> int:
@@ -132,6 +127,8 @@ def _key_of(head_dim: int) -> int:
 def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> AttentionConfig:
     """The configuration with the library's defaults filled in."""
     kernel = kernel_of(config, gpu)
+    if kernel.turns and config.tile_m == AUTO:
+        config = replace(config, tile_m=config.consumer_groups * kernel.group_rows)
     tile_m, tile_n = default_tile(problem, kernel)
     own_splits = 1
     if config.tile_m == AUTO and kernel is CUDNN and problem.seq_q == 1:
@@ -145,17 +142,19 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         own_splits = server_splits(problem, gpu, (tile_m, tile_n))
     order = "longest_first" if problem.causal and not problem.window and kernel in FLASH_SM90 else "in_order"
     through_smem = kernel in FLASH_SM90 and (64 < problem.head_dim <= 96 or tile_n == 192)
+    tile_m = config.tile_m or tile_m
     return replace(
         config,
-        tile_m=config.tile_m or tile_m,
+        tile_m=tile_m,
         tile_n=config.tile_n or tile_n,
+        consumer_groups=config.consumer_groups or kernel.consumer_groups(tile_m),
         stages=1 if kernel is CUDNN_DECODE else config.stages,
         overlap_in_group=_or(config.overlap_in_group, kernel is not FLASH2),
         pv_from_registers=_or(config.pv_from_registers, config.tile_m != AUTO or not through_smem),
         pack_gqa=_or(config.pack_gqa, (kernel in FLASH_SM90 or problem.seq_q == 1) and problem.group > 1),
         num_splits=max(config.num_splits, own_splits),
         scheduler=config.scheduler if config.scheduler != "auto" else order,
-        cluster=config.cluster or own_cluster(problem, config, kernel, config.tile_m or tile_m),
+        cluster=config.cluster or own_cluster(problem, config, kernel, tile_m),
     )
 
 
@@ -284,6 +283,8 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
         return f"cluster is {config.cluster} with {kernel.name}; expected {known} here"
     if config.tile_m % (rows := kernel.group_rows * kernel.readers):
         return f"tile_m is {config.tile_m}; expected a multiple of {rows} rows"
+    if config.consumer_groups != (groups := kernel.consumer_groups(config.tile_m)):
+        return f"consumer_groups is {config.consumer_groups} with tile_m {config.tile_m}; expected {groups}"
     if config.tile_n % 8 or config.tile_n > 256:
         return f"tile_n is {config.tile_n}; expected a multiple of 8 up to 256"
     return _does_not_fit(problem, config, gpu)
@@ -291,11 +292,11 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
 
 def _does_not_fit(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
     """One sentence: the resource that a tile exceeds, and by how much; None if it fits, as the only one does."""
-    kernel, name = kernel_of(config, gpu), f"tile {config.tile_m}x{config.tile_n}"
+    kernel, groups = kernel_of(config, gpu), config.consumer_groups
+    name = f"tile {config.tile_m}x{config.tile_n}"
     if (config.tile_m, config.tile_n) == kernel.own_tile and config.stages <= AttentionConfig().stages:
         return None
-    rows = kernel.group_rows if kernel.turns else config.tile_m
-    groups, columns = config.tile_m // rows, config.tile_n + problem.head_dim_v
+    rows, columns = config.tile_m // groups, config.tile_n + problem.head_dim_v
     if groups not in THREAD_REGISTERS:
         return f"{name} has {groups} consumer groups; expected 1 to {max(THREAD_REGISTERS)}"
     needed, most, what = rows * columns / LANES, THREAD_REGISTERS[groups], "registers a thread"
@@ -316,6 +317,7 @@ def candidates(problem: AttentionProblem, gpu: GpuSpec, kernel: str) -> tuple[At
     if (found_kernel := kernel_of(own, gpu)) in FLASH_SM90:
         splits = SPLITS if problem.seq_q == 1 and not problem.lengths else (1,)
         tiles = TILES[_key_of(problem.head_dim)] if found_kernel is SM90 else ((own.tile_m, own.tile_n),)
-        for tile, packed, each in product(tiles, (True, False)[problem.group == 1 :], splits):
-            found.append(replace(own, tile_m=tile[0], tile_n=tile[1], pack_gqa=packed, num_splits=each))
+        for (rows, keys), packed, each in product(tiles, (True, False)[problem.group == 1 :], splits):
+            own = replace(own, tile_m=rows, tile_n=keys, consumer_groups=found_kernel.consumer_groups(rows))
+            found.append(replace(own, pack_gqa=packed, num_splits=each))
     return tuple(dict.fromkeys(each for each in found if refusal(problem, each, gpu) is None))

@@ -72,8 +72,7 @@ def demand_of(batch: AttentionBatch, silicon: Silicon, numbers: Numbers) -> Dema
     """The demand of kernels, from their tiles and the card's instruction rates."""
     ctas = tile_count(batch)
     alone = np.clip(np.ceil(ctas / silicon.gpu.sm_count), 1.0, batch.ctas_an_sm)
-    groups = np.where(batch.turns, batch.tile_m / batch.group_rows, alone)
-    rows = np.where(batch.turns, batch.group_rows, batch.tile_m)
+    groups, rows = np.where(batch.turns, batch.consumer_groups, alone), batch.tile_m / batch.consumer_groups
     step = batch.head_dim_step
     dim, dim_v = (np.ceil(each / step) * step for each in (batch.head_dim, batch.head_dim_v))
     # A kernel that is compiled for few head sizes has one for both.

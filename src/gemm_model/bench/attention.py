@@ -51,7 +51,7 @@ def flash_attention(problem: AttentionProblem, config: AttentionConfig, operands
         raise MissingExtraError(extra_needed("flash_attention", "flash-attn-4", "libraries")) from None
     from gemm_model.attention.choice import flash_attn_arguments
 
-    if (config.tile_m == AUTO) != (config.tile_n == AUTO):
+    if (config.tile_m == AUTO) != (config.tile_n == AUTO) or config.consumer_groups > config.tile_m:
         raise KernelError("one of tile_m and tile_n is empty; expected both or none")
     words = {**flash_attn_arguments(problem, config), "num_splits": 1}
     q, k, v = operands

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import nan
-from operator import attrgetter, index
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
 from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
-from gemm_model.core.sizes import MAX_SIZE, is_whole, require_size
+from gemm_model.core.sizes import require_size
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
 """Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""
@@ -22,21 +22,19 @@ SCHEDULERS = ("auto", "in_order", "longest_first", "static")
 """How SMs get tiles of unequal work: the one that is free takes the next tile, in order or longest first; 'static':
 each has one of every round; 'auto': as the kernel does."""
 AUTO = 0
-"""Value of `tile_m`, `tile_n` and `cluster` [1]; the kernel's own rule chooses; by definition."""
+"""Value of `tile_m`, `tile_n`, `consumer_groups` and `cluster` [1]; the kernel's own rule chooses; by definition."""
 BF16 = element_type("bf16")
 OPERANDS = ("bf16", "fp16", "e4m3", "e5m2")
 EXAMPLE = "causal heads=32 kv_heads=8 seq_q=4096 head_dim=128"
 MASKS = ("full", "causal")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "head_dim_v")
 CHECKED = (*SIZES, "window", "page_size")
-SIZES_OF = attrgetter(*CHECKED)
 WORDS = (*CHECKED, "dtype", "softcap", "lengths")
 FLAGS = ("causal", "overlap_in_group", "overlap_between_groups", "pv_from_registers", "pack_gqa")
 FLAG_TEXTS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 REALS = ("softcap", "exp_emulated")
 NUMBER = r"-?\d{1,19}(\.\d{0,9})?(e[+-]?\d{1,2})?"
 MAY_BE_0 = ("seq_q", "seq_kv", "window", "page_size")
-POSITIVE_OF = attrgetter(*(name for name in CHECKED if name not in MAY_BE_0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +64,9 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        sizes = SIZES_OF(self)
-        # A table makes thousands of problems: where all sizes are valid ints, one check covers them.
-        if (
-            set(map(type, sizes)) != {int}
-            or min(sizes) < 0
-            or max(sizes) > MAX_SIZE
-            or 0 in POSITIVE_OF(self)
-        ):
-            for name in CHECKED:
-                if getattr(self, name) != 0 or name not in MAY_BE_0:
-                    require_size(self, name)
+        for name in CHECKED:
+            if getattr(self, name) != 0 or name not in MAY_BE_0:
+                require_size(self, name)
         require_one_of(f"in_dtype is {self.dtype.name}", self.dtype.name, OPERANDS)
         if self.heads % self.kv_heads:
             raise InputError(f"heads is {self.heads}; expected a multiple of the {self.kv_heads} kv_heads")
@@ -189,14 +179,10 @@ def value_of(name: str, text: str) -> Any:
         if text.lower() not in FLAG_TEXTS:
             raise InputError(f"{name} is {text[:40]!r}; expected 0 or 1")
         return FLAG_TEXTS[text.lower()]
-    if is_whole(text) and name not in REALS:
-        return int(text)
     number = float(text) if re.fullmatch(NUMBER, text) else nan
-    if name in REALS and number == number:
-        return number
-    if number % 1.0 != 0.0:
+    if number != number or (name not in REALS and number % 1.0):
         raise InputError(f"{name} is {text[:40]!r}; expected a {'' if name in REALS else 'whole '}number")
-    return int(number)
+    return number if name in REALS else int(number)
 
 
 def _lengths(told: str) -> tuple[tuple[int, ...], ...]:
@@ -233,20 +219,22 @@ class AttentionConfig:
     """One attention kernel; sizes in elements.
 
     A CTA computes `tile_m` rows of O and walks over the keys in blocks of `tile_n`, which a producer warp
-    loads into rings of `stages` slots for K and for V. Consumer groups (warpgroups on Hopper) hold 64 rows
-    each. `overlap_in_group` issues Q K^T of the next block before P V of this one; `overlap_between_groups` lets groups
-    take turns, else they keep in step; `pv_from_registers` keeps P in registers rather than in shared memory;
+    loads into rings of `stages` slots for K and for V. Its `consumer_groups` hold as many rows each as the kernel
+    has (a warpgroup's 64 on Hopper): they follow from `tile_m`, or it from them. `overlap_in_group` issues Q K^T of
+    the next block before P V of this one; `overlap_between_groups` lets groups take turns, else they keep in step;
+    `pv_from_registers` keeps P in registers rather than in shared memory;
     `pack_gqa` puts the query heads that share K and V into the rows of one tile; `num_splits` CTAs share the keys
     of a tile, whose parts a second kernel combines.
     `exp_emulated` is the share of the exponentials that FMAs compute in place of the SFU. One load brings K and V
-    to the `cluster` CTAs of neighbouring tiles of queries. AUTO tiles and clusters stand for the kernel's own; a
-    `pack_gqa` of None for whether heads share keys.
+    to the `cluster` CTAs of neighbouring tiles of queries. AUTO tiles, groups and clusters stand for the kernel's
+    own; a `pack_gqa` of None for whether heads share keys.
     """
 
     kernel: str = KERNELS[0]
     tile_m: int = AUTO
     tile_n: int = AUTO
     stages: int = 2
+    consumer_groups: int = AUTO
     overlap_in_group: bool | None = None
     overlap_between_groups: bool = True
     pv_from_registers: bool | None = None
@@ -259,7 +247,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         for name, known in (("kernel", KERNELS), ("scheduler", SCHEDULERS)):
             require_one_of(f"{name} is {getattr(self, name)!r}", getattr(self, name), known)
-        for name in ("stages", "num_splits", "tile_m", "tile_n", "cluster"):
+        for name in ("stages", "num_splits", "tile_m", "tile_n", "consumer_groups", "cluster"):
             if name in ("stages", "num_splits") or getattr(self, name) != AUTO:
                 require_size(self, name)
         if not 0.0 <= self.exp_emulated <= 1.0:
@@ -279,7 +267,11 @@ class AttentionConfig:
         words = tuple(re.sub(r"^tile=(\d{1,6})x(\d{1,6})$", r"tile_m=\1 tile_n=\2", word) for word in words)
         names = [spec.name for spec in fields(self)][1:]
         known = ", ".join(("tile", *names))
-        return replace(self, **_words("attention configuration", " ".join(words).split(), names, known))
+        values = _words("attention configuration", " ".join(words).split(), names, known)
+        together = {"tile_m", "consumer_groups"}
+        if len(named := together & values.keys()) == 1:
+            values |= dict.fromkeys(together - named, AUTO)
+        return replace(self, **values)
 
     @property
     def name(self) -> str:
