@@ -155,7 +155,7 @@ def test_attention_is_one_operator_with_a_lower_bound(device):
         query, key = (torch.empty(2, 4, 32, 16, dtype=torch.bfloat16, requires_grad=True) for _ in "qk")
         functional.scaled_dot_product_attention(query, key, key, is_causal=True).sum().backward()
     forward, backward = works(seen)
-    assert (forward.heads, forward.queries, forward.keys, forward.v_dim) == (8, 32, 32, 16)
+    assert (forward.heads, forward.seq_q, forward.seq_kv, forward.head_dim_v) == (8, 32, 32, 16)
     assert forward.causal
     assert not forward.backward
     assert backward.backward
@@ -195,7 +195,7 @@ def test_values_of_another_width_than_keys():
     with timer() as seen:
         out = functional.scaled_dot_product_attention(meta(1, 4, 8, 48), meta(1, 4, 8, 48), meta(1, 4, 8, 32))
     assert out.shape == (1, 4, 8, 32)
-    assert (works(seen)[0].qk_dim, works(seen)[0].v_dim) == (48, 32)
+    assert (works(seen)[0].head_dim, works(seen)[0].head_dim_v) == (48, 32)
 
 
 def test_kinds_are_named_and_gemms_summed_apart():
@@ -337,12 +337,12 @@ def test_an_unknown_regime_and_a_model_without_regimes_are_refused():
 
 def test_the_bound_of_attention_is_math_or_memory():
     gpu = load_gpu("h200")
-    same = {"heads": 32, "keys": 4096, "qk_dim": 128, "v_dim": 128, "dtype": "bf16"}
+    same = {"heads": 32, "seq_kv": 4096, "head_dim": 128, "head_dim_v": 128, "dtype": "bf16"}
     same |= {"causal": False, "backward": False}
-    long = Attention(kv_heads=32, queries=4096, **same)
+    long = Attention(kv_heads=32, seq_q=4096, **same)
     peak_us = 4 * 32 * 4096**2 * 128 / (4096 * 132 * 1980)
     assert long.bound_us(gpu) == (pytest.approx(peak_us), "MATH BOUND")
-    decode = Attention(kv_heads=8, queries=1, **same)
+    decode = Attention(kv_heads=8, seq_q=1, **same)
     bytes_moved = 2 * (32 * 256 + 8 * 4096 * 256)
     assert decode.bound_us(gpu) == (pytest.approx(bytes_moved / gpu.dram_bytes_per_us), "DRAM BOUND")
 

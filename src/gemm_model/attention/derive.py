@@ -7,7 +7,7 @@ steady-state time of a key block, over the rows that it serves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gemm_model.attention.kernels import THREAD_REGISTERS
@@ -25,24 +25,16 @@ rings and groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCosts:
-    """Costs of one key block for a group of `rows` rows of Q on one SM [clk]."""
+class BlockCosts(StageTimes):
+    """Costs of one key block for a group of `rows` rows of Q on one SM [clk], all exponentials on the SFU."""
 
     rows: int
-    qk: float
-    pv: float
-    exponentials: float
-    """All exponentials on the SFU."""
     emulated: float = 0.0
     """All exponentials on FMAs, in parallel with the SFU."""
-    softmax: float = 0.0
-    correction: float = 0.0
 
-    def times(self, share: float) -> StageTimes:
-        """The stages if FMAs compute `share` of the exponentials [1]; loads are free."""
-        exponentials = max((1.0 - share) * self.exponentials, share * self.emulated)
-        own = {name: getattr(self, name) for name in ("qk", "pv", "softmax", "correction")}
-        return StageTimes(exponentials=exponentials, **own)
+    def emulating(self, share: float) -> StageTimes:
+        """The same if FMAs compute `share` of the exponentials [1]."""
+        return replace(self, exponentials=max((1.0 - share) * self.exponentials, share * self.emulated))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +68,8 @@ def _rank(each: Schedule) -> tuple[float, int, float, bool]:
 
 
 def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Schedule:
-    times, blocks = costs.times(share), 2 * SETTLED_BLOCKS
-    ends = tile_ends(times, groups=groups, stages=RINGS, overlap=overlap, blocks=blocks)
+    shape = {"groups": groups, "stages": RINGS, "blocks": 2 * SETTLED_BLOCKS}
+    ends = tile_ends(costs.emulating(share), overlap=overlap, **shape)
     period = (float(ends[-1]) - float(ends[SETTLED_BLOCKS - 1])) / SETTLED_BLOCKS
     return Schedule(
         groups=groups,

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 from operator import attrgetter
-from typing import Any
 
 from gemm_model.config import read_toml
 from gemm_model.core.attention import AUTO, MASKS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
+from gemm_model.core.records import record_from
 
 _SHAPE = attrgetter("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size", "softcap")
 MMA_DEPTH = 16
@@ -38,14 +38,15 @@ MOST_SPLITS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionKernel:
-    """One kernel on one architecture."""
+    """One kernel on some architectures."""
 
     name: str
+    architectures: tuple[str, ...]
     group_rows: int
     """Rows of Q of one consumer group."""
     most_head_dim: int = 256
     """Largest head size."""
-    more_head_dims: tuple[list[int], ...] = ()
+    more_head_dims: tuple[tuple[int, int], ...] = ()
     """Larger `head_dim` and `head_dim_v` that it takes too."""
     own_tile: tuple[int, int] | None = None
     """The only tile of the library's kernel; None if the tile is free."""
@@ -72,13 +73,8 @@ class AttentionKernel:
         return rows // self.group_rows if self.turns else 1
 
 
-def _described(*, architectures: list[str], **told: Any) -> dict[tuple[str, str], AttentionKernel]:
-    """A kernel as the table has it, by its name and architecture."""
-    told = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    return dict.fromkeys(((told["name"], each) for each in architectures), AttentionKernel(**told))
-
-
-_KERNELS = {key: kernel for told in _TABLES["kernels"] for key, kernel in _described(**told).items()}
+_FOUND = [record_from(AttentionKernel, told, "attention_kernels.toml") for told in _TABLES["kernels"]]
+_KERNELS = {(kernel.name, each): kernel for kernel in _FOUND for each in kernel.architectures}
 FLASH_SM90 = SM90, FLASH3 = _KERNELS["flash_attention", "sm90"], _KERNELS["flash_attention_3", "sm90"]
 SM100, FLASH2 = _KERNELS["flash_attention", "sm100"], _KERNELS["flash_attention_2", "sm90"]
 CUDNN = _KERNELS["cudnn_attention", "sm90"]
@@ -205,13 +201,11 @@ def library_splits(problem: AttentionProblem, gpu: GpuSpec) -> int:
     blocks = ceil(problem.seq_kv / _split_keys(problem))
     if problem.seq_kv == 0 or tiles == 0 or tiles >= 0.8 * places:
         return 1
-    most = min(MOST_SPLITS // 2, places, blocks)
-    waves = {splits: tiles * splits / places for splits in range(1, most + 1)}
-    filled = {
-        splits: each / ceil(each)
-        for splits, each in waves.items()
-        if splits == 1 or ceil(blocks / splits) != ceil(blocks / (splits - 1))
+    waves = {
+        splits: tiles * splits / places for splits in range(1, min(MOST_SPLITS // 2, places, blocks) + 1)
     }
+    fewer = [1, *(each for each in waves if ceil(blocks / each) != ceil(blocks / max(each - 1, 1)))]
+    filled = {splits: waves[splits] / ceil(waves[splits]) for splits in fewer}
     return next(splits for splits, share in filled.items() if share >= 0.85 * max(filled.values()))
 
 
@@ -260,13 +254,11 @@ def smem_bytes(problem: AttentionProblem, config: AttentionConfig) -> float:
 
 def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -> str | None:
     """One sentence: why a resolved configuration cannot run a problem; None if it can."""
-    kernel, sizes = kernel_of(config, gpu), [problem.head_dim, problem.head_dim_v]
+    kernel, sizes = kernel_of(config, gpu), (problem.head_dim, problem.head_dim_v)
     for name in ("head_dim", "head_dim_v") if sizes not in kernel.more_head_dims else ():
         size, most = getattr(problem, name), kernel.most_head_dim
         if size > most or size % 8:
-            more = "".join(
-                f", or {size} with a head_dim_v of {other}" for size, other in kernel.more_head_dims
-            )
+            more = "".join(f", or {each} with a head_dim_v of {v}" for each, v in kernel.more_head_dims)
             return f"{name} is {size} with {kernel.name}; expected a multiple of 8 up to {most}{more}"
     if problem.dtype.bits < 16 and kernel not in (SM100, FLASH3):
         return f"in_dtype is {problem.dtype.name} with {kernel.name} on {gpu.name}; expected bf16 or fp16"
@@ -274,13 +266,10 @@ def refusal(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
         return f"window is {problem.window} with {kernel.name}; expected no window"
     if problem.page_size and kernel.name == CUDNN.name:
         return f"page_size is {problem.page_size} with {kernel.name}; expected a contiguous cache"
-    if config.num_splits > 1 and not kernel.splits:
-        return f"num_splits is {config.num_splits} with {kernel.name} on {gpu.name}; expected 1"
-    if config.num_splits > min(MOST_SPLITS, max(problem.seq_kv, 1)):
-        return f"num_splits is {config.num_splits}; expected at most {min(MOST_SPLITS, problem.seq_kv)}"
+    if config.num_splits > (most := max(min(MOST_SPLITS, problem.seq_kv), 1) if kernel.splits else 1):
+        return f"num_splits is {config.num_splits} with {kernel.name} on {gpu.name}; expected at most {most}"
     if config.cluster not in (1, most := own_cluster(problem, config, kernel, config.tile_m)):
-        known = "1" if most == 1 else "1 or 2"
-        return f"cluster is {config.cluster} with {kernel.name}; expected {known} here"
+        return f"cluster is {config.cluster} with {kernel.name}; expected {'1 or ' * (most > 1)}{most} here"
     if config.tile_m % (rows := kernel.group_rows * kernel.readers):
         return f"tile_m is {config.tile_m}; expected a multiple of {rows} rows"
     if config.consumer_groups != (groups := kernel.consumer_groups(config.tile_m)):

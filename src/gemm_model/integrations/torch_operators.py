@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,29 +59,29 @@ class Attention:
     heads: int
     kv_heads: int
     """Heads of keys and values in all batch entries; several query heads may share one."""
-    queries: int
-    keys: int
-    qk_dim: int
-    v_dim: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    head_dim_v: int
     causal: bool
-    backward: bool
     dtype: str
+    backward: bool
 
     @property
     def flop(self) -> float:
         """Half of the products' FLOP with a causal mask, whose upper triangle is skipped."""
         products = BACKWARD_GEMMS if self.backward else FORWARD_GEMMS
         of_qk = 3 if self.backward else 1
-        dims = of_qk * self.qk_dim + (products - of_qk) * self.v_dim
-        share = 0.5 * (1.0 + 1.0 / self.queries) if self.causal else 1.0
-        return 2.0 * self.heads * self.queries * self.keys * dims * share
+        dims = of_qk * self.head_dim + (products - of_qk) * self.head_dim_v
+        share = 0.5 * (1.0 + 1.0 / self.seq_q) if self.causal else 1.0
+        return 2.0 * self.heads * self.seq_q * self.seq_kv * dims * share
 
     @property
     def dram_bytes(self) -> float:
         """Q, K, V and O once; backward also reads dO and writes dQ, dK and dV."""
         width = operand_type(self.dtype)[0].bytes_per_element
-        rows = self.heads * self.queries + self.kv_heads * self.keys
-        return rows * (self.qk_dim + self.v_dim) * width * (2.0 if self.backward else 1.0)
+        rows = self.heads * self.seq_q + self.kv_heads * self.seq_kv
+        return rows * (self.head_dim + self.head_dim_v) * width * (2.0 if self.backward else 1.0)
 
     def bound_us(self, gpu: GpuSpec) -> tuple[float, str]:
         """A lower bound of the time [us] and its limiter: peak math, or each tensor once through DRAM; no
@@ -97,23 +97,12 @@ class Attention:
         torch's kernel is cuDNN's on Hopper and newer cards, else FlashAttention 2's. Its causal mask begins
         with the first key, so that only as many queries as keys are modelled.
         """
-        if self.backward or (self.causal and self.queries != self.keys):
+        if self.backward or (self.causal and self.seq_q != self.seq_kv):
             return None
-        names = kernels_on(gpu)
-        kernel = next((name for name in TORCH_KERNELS if name in names), None)
-        if kernel is None:
-            return None
+        kernel = TORCH_KERNELS[TORCH_KERNELS[0] not in kernels_on(gpu)]
+        sizes = {name: value for name, value in asdict(self).items() if name != "backward"}
         try:
-            problem = AttentionProblem.of(
-                heads=self.heads,
-                kv_heads=self.kv_heads,
-                seq_q=self.queries,
-                seq_kv=self.keys,
-                head_dim=self.qk_dim,
-                head_dim_v=self.v_dim,
-                causal=self.causal,
-                dtype=self.dtype,
-            )
+            problem = AttentionProblem.of(**sizes)
             return AttentionModel(gpu).predict([(problem, AttentionConfig(kernel=kernel))]).row(0)
         except InputError:
             return None
@@ -309,17 +298,17 @@ def _attention(bound: Mapping[str, Any], name: str) -> Attention | None:
     query, key, value = bound["query"], bound["key"], bound["value"]
     if query.dim() != 4:
         raise UnmodelledError(f"{query.dim()} dimensions")
-    batch, heads, queries, qk_dim = (_size(size, name) for size in query.shape)
-    kv_heads, keys, v_dim = (_size(size, name) for size in (*key.shape[1:3], value.shape[-1]))
-    if 0 in (batch, heads, kv_heads, queries, keys, qk_dim, v_dim):
+    batch, heads, seq_q, head_dim = (_size(size, name) for size in query.shape)
+    kv_heads, seq_kv, head_dim_v = (_size(size, name) for size in (*key.shape[1:3], value.shape[-1]))
+    if 0 in (batch, heads, kv_heads, seq_q, seq_kv, head_dim, head_dim_v):
         return None
     return Attention(
         heads=batch * heads,
         kv_heads=batch * kv_heads,
-        queries=queries,
-        keys=keys,
-        qk_dim=qk_dim,
-        v_dim=v_dim,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        head_dim=head_dim,
+        head_dim_v=head_dim_v,
         causal=bool(bound.get("is_causal", False)),
         backward=name.endswith("backward"),
         dtype=_dtype(query, None),
