@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from gemm_model.attention.kernels import SPLITS, refusal, resolved
-from gemm_model.attention.model import PARTS, UNITS, AttentionModel, elasticities
+from gemm_model.attention.model import PARTS, UNITS, AttentionModel, elasticities, with_speeds
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem, value_of
 from gemm_model.core.errors import InputError
@@ -52,12 +52,10 @@ class AttentionWorld:
 
     def faster(self, unit: str, factor: float) -> AttentionWorld:
         """The same with a unit so many times as fast."""
-        names, sign, model = UNITS[unit]["numbers"], UNITS[unit]["sign"], self.model
-        silicon, by = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind), factor**sign
-        own = {name: getattr(silicon, name) * by for name in names if hasattr(silicon, name)}
-        numbers = {name: getattr(model.numbers, name) * by for name in names if name not in own}
-        silicon, having = silicon.having(**own), model.numbers.having(**numbers)
-        return replace(self, model=replace(model, silicon=silicon, numbers=having))
+        model = self.model
+        silicon = model.silicon or silicon_of(model.gpu, self.problem.dtype.math_kind)
+        silicon, numbers = with_speeds(silicon, model.numbers, {unit: factor})
+        return replace(self, model=replace(model, silicon=silicon, numbers=numbers))
 
     def asked(self, text: str) -> AttentionWorld:
         """The same but for 'dram x1.5', 'no exponentials', 'sms 66' or 'num_splits 4'.

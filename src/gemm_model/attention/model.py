@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -136,16 +136,24 @@ def _priced(work: Demand, silicon: Silicon, numbers: Numbers) -> Demand:
 
 def _by_unit(demand: Demand) -> Demand:
     """The same demand, then with each of UNITS slower: a row for each, in front of the batch's axis."""
-    known, step = (demand.silicon, demand.numbers), demand.numbers.elasticity_step
-    changed: list[dict[str, Any]] = [{}, {}]
-    for place, unit in enumerate(UNITS.values(), start=1):
-        for name in unit["numbers"]:
-            which = 0 if hasattr(known[0], name) else 1
-            column = changed[which].setdefault(
-                name, np.full((len(UNITS) + 1, 1), getattr(known[which], name))
-            )
-            column[place] *= step ** -unit["sign"]
-    return _priced(demand, known[0].having(**changed[0]), known[1].having(**changed[1]))
+    rows = np.arange(len(UNITS) + 1)[:, None]
+    step = demand.numbers.elasticity_step
+    speeds = {unit: np.where(rows == place, 1.0 / step, 1.0) for place, unit in enumerate(UNITS, start=1)}
+    return _priced(demand, *with_speeds(demand.silicon, demand.numbers, speeds))
+
+
+def with_speeds(silicon: Silicon, numbers: Numbers, speeds: Mapping[str, Any]) -> tuple[Silicon, Numbers]:
+    """The numbers of a card and of its kernels with some of UNITS so many times as fast [1]."""
+    factors: dict[str, Any] = {}
+    for unit, speed in speeds.items():
+        for name in UNITS[unit]["numbers"]:
+            factors[name] = factors.get(name, 1.0) * speed ** UNITS[unit]["sign"]
+
+    def having(each: _Known) -> _Known:
+        changed = {name: getattr(each, name) * by for name, by in factors.items() if hasattr(each, name)}
+        return each.having(**changed)
+
+    return having(silicon), having(numbers)
 
 
 def _blocks(batch: AttentionBatch) -> dict[str, Any]:
@@ -168,6 +176,7 @@ def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int
 
 
 _Total = Callable[[FloatArray], FloatArray]
+_Known = TypeVar("_Known", bound=Numbers)
 
 
 def _product_clk(

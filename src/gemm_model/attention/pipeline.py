@@ -77,38 +77,47 @@ def tile_ends(times: StageTimes, *, groups: int, stages: int, overlap: bool, blo
     """Times from the first load to the last P V of tiles of 1, 2, ... `blocks` key blocks [clk]."""
     slots: dict[str, deque[Values]] = {operand: deque([0.0] * stages, maxlen=stages) for operand in "kv"}
     sm = _Sm(times, slots, ready=[0.0] * groups)
-    first, end, turn = _OVERLAPPING if overlap else _ALTERNATING
-    first(sm)
-    ends = [end(sm)]
-    for _ in range(1, blocks):
-        turn(sm)
-        ends.append(end(sm))
-    return ends
+    turns = _overlapping_turns if overlap else _alternating_turns
+    return [turns(sm, block) for block in range(blocks)]
 
 
-def _first_half(sm: _Sm) -> None:
-    """QK(0) and its softmax, without a turn."""
-    k_full = sm.loaded("k", sm.times.load_k)
-    ended = [sm.product(k_full, sm.times.qk) for _ in sm.ready]
-    sm.ready = [sm.softmax(qk_end) for qk_end in ended]
-    sm.slots["k"].append(ended[-1])
-
-
-def _overlapping_turns(sm: _Sm) -> None:
-    """QK(j) and PV(j - 1) of each group in its turn."""
+def _overlapping_turns(sm: _Sm, block: int) -> Values:
+    """QK(j) and PV(j - 1) of each group in its turn; the end of the last PV if no key block follows."""
     times = sm.times
     k_full = sm.loaded("k", times.load_k)
-    v_full = sm.loaded("v", times.load_v)
+    v_full = sm.loaded("v", times.load_v) if block else 0.0
     for group, ready in enumerate(sm.ready):
         issued = maximum(maximum(ready, k_full), sm.turn)
-        qk_end = sm.product(issued, times.qk)
+        seen = sm.product(issued, times.qk)
+        if not block:
+            sm.ready[group] = sm.softmax(seen)
+            continue
         sm.turn = maximum(issued, v_full)
         pv_end = sm.product(sm.turn, times.pv)
-        seen = maximum(qk_end, sm.turn)
+        seen = maximum(seen, sm.turn)
         done = maximum(sm.softmax(seen), pv_end)
         sm.ready[group] = done + times.correction
     sm.slots["k"].append(seen)
-    sm.slots["v"].append(done)
+    if block:
+        sm.slots["v"].append(done)
+    next_v = maximum(sm.producer, sm.slots["v"][0]) + times.load_v
+    return _last_products(sm, next_v + times.latency)
+
+
+def _alternating_turns(sm: _Sm, block: int) -> Values:
+    """PV(j - 1), then QK(j) of each group in its turn; the end of the last PV if no key block follows."""
+    times = sm.times
+    k_full = sm.loaded("k", times.load_k)
+    for group, ready in enumerate(sm.ready):
+        pv_end = sm.product(maximum(maximum(ready, sm.v_full), sm.turn), times.pv) if block else sm.turn
+        sm.turn = maximum(pv_end, k_full)
+        qk_end = sm.product(sm.turn, times.qk)
+        sm.ready[group] = sm.softmax(qk_end) + times.correction
+    sm.slots["k"].append(qk_end)
+    if block:
+        sm.slots["v"].append(pv_end)
+    sm.v_full = sm.loaded("v", times.load_v)
+    return _last_products(sm, sm.v_full)  # a turn begins no later than the products in it
 
 
 def _last_products(sm: _Sm, v_full: Values) -> Values:
@@ -117,40 +126,3 @@ def _last_products(sm: _Sm, v_full: Values) -> Values:
     for ready in sm.ready:
         tensor = maximum(maximum(ready, v_full), tensor) + sm.times.pv
     return tensor
-
-
-def _end_of_overlapping(sm: _Sm) -> Values:
-    return _last_products(sm, maximum(sm.producer, sm.slots["v"][0]) + sm.times.load_v + sm.times.latency)
-
-
-def _first_turns(sm: _Sm) -> None:
-    """QK(0) and its softmax, in turn."""
-    k_full = sm.loaded("k", sm.times.load_k)
-    sm.v_full = sm.loaded("v", sm.times.load_v)
-    for group in range(len(sm.ready)):
-        sm.turn = maximum(k_full, sm.turn)
-        qk_end = sm.product(sm.turn, sm.times.qk)
-        sm.ready[group] = sm.softmax(qk_end) + sm.times.correction
-    sm.slots["k"].append(qk_end)
-
-
-def _alternating_turns(sm: _Sm) -> None:
-    """PV(j - 1), then QK(j) of each group in its turn."""
-    times = sm.times
-    k_full = sm.loaded("k", times.load_k)
-    for group, ready in enumerate(sm.ready):
-        pv_end = sm.product(maximum(maximum(ready, sm.v_full), sm.turn), times.pv)
-        sm.turn = maximum(pv_end, k_full)
-        qk_end = sm.product(sm.turn, times.qk)
-        sm.ready[group] = sm.softmax(qk_end) + times.correction
-    sm.slots["k"].append(qk_end)
-    sm.slots["v"].append(pv_end)
-    sm.v_full = sm.loaded("v", times.load_v)
-
-
-def _end_of_alternating(sm: _Sm) -> Values:
-    return _last_products(sm, sm.v_full)  # a turn begins no later than the products in it
-
-
-_OVERLAPPING = (_first_half, _end_of_overlapping, _overlapping_turns)
-_ALTERNATING = (_first_turns, _end_of_alternating, _alternating_turns)

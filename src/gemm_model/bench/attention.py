@@ -6,7 +6,6 @@ between events, with a warm L2.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from gemm_model.bench.provider import KernelError
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AUTO, KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import MissingExtraError, extra_needed
+from gemm_model.core.files import atomic_write, csv_rows
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TIMED = ("runtime_us", "min_us", "max_us", "calls", "samples_us")
@@ -169,14 +169,9 @@ def measure_rows(
 ) -> int:
     """Measure rows of a table and write each as it comes; returns how many have a time."""
     names = [name for name in rows[0] if name not in MEASURED]
-    good = 0
-    with output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*names, *MEASURED], restval="", lineterminator="\n")
-        writer.writeheader()
-        for row, kernel in zip(rows, kernels, strict=True):
-            found = measured(*kernel)
-            good += found["disposition"] == "ok"
-            writer.writerow({**{name: row[name] for name in names}, **found})
-            file.flush()
-            advance(1)
-    return good
+    done: list[dict[str, Any]] = []
+    for row, kernel in zip(rows, kernels, strict=True):
+        done.append({**{name: row[name] for name in names}, **measured(*kernel)})
+        atomic_write(output, csv_rows(done, [*names, *MEASURED]))
+        advance(1)
+    return sum(row["disposition"] == "ok" for row in done)

@@ -86,10 +86,6 @@ def _model(chosen: Settings, gpu: GpuSpec | None = None) -> AttentionModel:
     return attention_model(gpu or chosen.gpu, chosen.options)
 
 
-def _place(chosen: Settings) -> dict[str, Any]:
-    return common.place(chosen, "regime")
-
-
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
     """A problem as results hold it, by the names that columns of tables have."""
     fields = {name: getattr(problem, name) for name in (*SIZES, "window")}
@@ -163,7 +159,7 @@ def predict(args: argparse.Namespace) -> Document:
     chosen, world = _one(args)
     prediction, asked, kernel = world.predicted(), problem_fields(world.problem), dict(world.config.fields)
     result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
-    rows = [{**asked, **_place(chosen), **kernel, **prediction_row(prediction)}]
+    rows = [{**asked, **common.place(chosen, "regime"), **kernel, **prediction_row(prediction)}]
     text = partial(explanation, {**asked, **kernel}, prediction)
     return common.document(chosen, result=result, rows=rows, text=text)
 
@@ -203,7 +199,7 @@ def _ranking(chosen: Settings, ranking: AttentionRanking, asked: dict[str, Any],
     result["choices"] = [{**row, "prediction": prediction_fields(each.prediction)} for row, each in shown]
     notes = [ranking.reason, f"predicted gain over the library's own choice: {ranking.gain:.1%}"]
     notes += ranking.best.prediction.caveats
-    table = [{**asked, **_place(chosen), **each.config.fields, **row} for row, each in shown]
+    table = [{**asked, **common.place(chosen, "regime"), **each.config.fields, **row} for row, each in shown]
     return common.document(chosen, result=result, rows=table, notes=notes, text=partial(text_table, rows))
 
 
@@ -283,7 +279,9 @@ def rank_table(args: argparse.Namespace) -> Document:
                 raise of_row(frame, place, error) from None
             best = ranking.best.prediction
             told = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
-            found.append({**_place(chosen), **ranking.best.config.fields, **told, "gain": ranking.gain})
+            found.append(
+                {**common.place(chosen, "regime"), **ranking.best.config.fields, **told, "gain": ranking.gain}
+            )
             advance(1)
     left_out = [name for name in ("gpu", "regime", *CONFIG_COLUMNS, *found[0], "runtime_us") if name in frame]
     rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)
