@@ -76,7 +76,7 @@ def _priced(costs: BlockCosts, groups: int, overlap: bool, share: float) -> Sche
         overlap=overlap,
         emulated_share=share,
         clk_per_row=period / (groups * costs.rows),
-        tensor_busy=groups * (costs.qk + costs.pv) / period,
+        tensor_busy=float(groups * (costs.qk + costs.pv) / period),
     )
 
 
