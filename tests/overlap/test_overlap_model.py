@@ -172,6 +172,7 @@ def test_model_of_the_registry_predicts_a_gemm(model):
     prediction = model.predict_batch(batch_of([(problem, KernelConfig(cta_m=64, cta_n=16))])).row(0)
     assert sum(prediction.phases_us.values()) == pytest.approx(prediction.runtime_us)
     assert 15 < prediction.runtime_us < 25
+    assert (prediction.limiter, prediction.bytes_by_level["dram"]) == ("WEIGHTS", 8192 * 8192)
 
 
 def test_bad_models(gpu, options):

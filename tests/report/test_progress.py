@@ -6,18 +6,18 @@ from gemm_model.report.progress import Progress
 
 
 def test_long_work_tells_the_time_left_and_short_work_is_quiet(capsys):
-    now = [0.0]
+    now = [10.0]
     bar = Progress("ranking", 100, clock=lambda: now[0])
-    now[0] = 1.0
+    now[0] = 11.0
     bar.advance(10)
     assert capsys.readouterr().err == ""
-    now[0] = 5.0
+    now[0] = 15.0
     bar.advance(15)  # a quarter in five seconds: three more times as long is left
     assert capsys.readouterr().err == "ranking: 25 of 100, 15 s left\n"
-    now[0] = 8.0
+    now[0] = 18.0
     bar.advance(5)
     assert capsys.readouterr().err == ""
-    now[0] = 15.0
+    now[0] = 25.0
     bar.advance(45)
     bar.close()
     assert capsys.readouterr().err == "ranking: 75 of 100, 5 s left\n"
