@@ -5,13 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gemm_model.kernel_model.edge_tiles import crowding, drifted_apart, edge_fill
-from tests.kernel_model.kernels import B200, H200, found_of, pair_of_ctas, row, schedule_of
-from tests.typed_numbers import numbers
+from tests.kernel_model.kernels import B200, found_of, kernel_of, pair_of_ctas, row
 
 
-def fill_of(sizes, known=None, **kernel):
-    batch = row(sizes, **kernel)
-    return edge_fill(batch, schedule_of(batch), found_of(batch), known or numbers())
+def fill_of(sizes, **kernel):
+    return edge_fill(kernel_of(row(sizes, **kernel)))
 
 
 def test_whole_tiles_have_no_fill():
@@ -41,14 +39,14 @@ def test_a_tile_over_both_edges_is_filled_for_one_operand_after_the_other():
     # matrices, or of both parts of 13.2, fill other boxes: of at most a half, half is gone with 12 beyond the first.
     for splits in (1.0, 2.0):
         batch = replace(row((288, 48, 4096), cta_m=64, cta_n=64), batch=40.0, split_k=splits)
-        found, left = edge_fill(batch, schedule_of(batch), found_of(batch), numbers()), 1 - 0.5 * 25.4 / 37.4
+        found, left = edge_fill(kernel_of(batch)), 1 - 0.5 * 25.4 / 37.4
         assert found.bytes_per_wave == pytest.approx(132 * (16 + 1 / 5 * 32) * 4096 * 2 / splits * left)
 
 
 def test_the_readers_of_a_box_are_ctas_of_one_matrix():
     # Of 33 matrices four CTAs read each box of A; of one matrix 132 do; 96 rows of A outweigh 32 of B.
     batch = replace(row((32, 4 * 128, 4096), cta_m=128, cta_n=128), batch=33.0)
-    assert edge_fill(batch, schedule_of(batch), found_of(batch), numbers()).readers == 4
+    assert edge_fill(kernel_of(batch)).readers == 4
     for m, n, readers in ((32, 132 * 128, 132), (32, 132 * 128 - 32, 132), (3 * 128, 132 * 128 - 32, 3)):
         assert fill_of((m, n, 4096), cta_m=128, cta_n=128).readers == readers
 
@@ -79,21 +77,21 @@ def test_each_cta_of_a_pair_is_filled_for_its_own_half_of_b():
     # 65 of 192 columns inside, so of the second of two columns of tiles 127 of 192 lie outside: in each CTA
     # 63.5 of 96 rows on average, of one byte, and none of them by multicast; every other tile has them.
     batch = pair_of_ctas(192, (74 * 128, 257, 4096))
-    found = edge_fill(batch, schedule_of(batch, B200), found_of(batch, B200), numbers())
+    found = edge_fill(kernel_of(batch, gpu=B200))
     assert found.bytes_per_wave == pytest.approx(148 * 63.5 / 2 * 4096)
     assert found.hidden == 0
     # Of two pairs beside each other, A comes by multicast and B still does not.
     wide = replace(pair_of_ctas(192, (74 * 128, 257, 4096)), cluster_n=2.0)
-    assert edge_fill(wide, schedule_of(wide, B200), found_of(wide, B200), numbers()).hidden == 0
+    assert edge_fill(kernel_of(wide, gpu=B200)).hidden == 0
 
 
 @pytest.mark.parametrize(("cluster", "further"), [((1, 1), 0.2), ((2, 1), 0.4), ((1, 2), 0.4)])
 def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
     """Time of the device: of 33 SMs half of that of 66, which is 1 / (1 + further) of that of all 132."""
-    batch = row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
+    kernel = kernel_of(row(cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1]))
 
     def device_time(ctas):
-        return crowding(batch, H200, numbers())(ctas / (cluster[0] * cluster[1])) * ctas / 132
+        return crowding(kernel)(ctas / kernel.cluster_size) * ctas / 132
 
     assert device_time(132.0) == pytest.approx(1)
     assert device_time(66.0) == pytest.approx(1 / (1 + further))
@@ -103,22 +101,24 @@ def test_beyond_half_of_the_sms_fill_takes_little_more_time(cluster, further):
 
 def test_the_sms_of_a_tpc_that_stay_in_step_wait_for_each_other():
     # Of a TPC's second SM 0.2 where producers drift apart, 0.8 in step; pairs of CTAs are pairs either way.
-    batch = row(cta_m=64, cta_n=64)
-    apart, in_step = (crowding(batch, H200, numbers(), share) for share in (0.0, 1.0))
+    kernel = kernel_of(row(cta_m=64, cta_n=64))
+    apart, in_step = (crowding(kernel, share) for share in (0.0, 1.0))
     assert in_step(66.0) == pytest.approx(apart(66.0))
     assert in_step(132.0) == pytest.approx(1.8 / 1.2 * apart(132.0))
-    pairs = row(cta_m=64, cta_n=64, cluster_n=2)
-    assert crowding(pairs, H200, numbers(), 1.0)(66.0) == pytest.approx(1)
+    pairs = kernel_of(row(cta_m=64, cta_n=64, cluster_n=2))
+    assert crowding(pairs, 1.0)(66.0) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("k", "waves", "left"), [(6400, 1, 0.9), (19200, 1, 0.85), (6400, 3, 0.85)])
 def test_fill_gets_faster_as_producers_drift_apart(k, waves, left):
     # At most a fifth goes, half of that after 100 k tiles, of one tile or of several in turn.
-    schedule = schedule_of(row((32, waves * 132 * 64, k), cta_m=64, cta_n=64))
-    apart, in_step = (drifted_apart(schedule, share, numbers().edge_tiles) for share in (0.0, 1.0))
-    assert (apart, in_step) == pytest.approx((left, 1.0))
+    batch = row((32, waves * 132 * 64, k), cta_m=64, cta_n=64)
+    resources = (replace(found_of(batch), in_step=share) for share in (0.0, 1.0))
+    assert [drifted_apart(kernel_of(batch, resources=each)) for each in resources] == pytest.approx(
+        [left, 1.0]
+    )
 
 
 def test_fill_in_clusters_that_share_both_operands_takes_longer():
-    both = row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2)
-    assert crowding(both, H200, numbers())(30.0) == pytest.approx(1.5)
+    both = kernel_of(row(cta_m=64, cta_n=64, cluster_m=2, cluster_n=2))
+    assert crowding(both)(30.0) == pytest.approx(1.5)

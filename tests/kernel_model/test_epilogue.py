@@ -15,8 +15,7 @@ from gemm_model.kernel_model.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
-from tests.kernel_model.kernels import A100, B200, H200, found_of, kernel_of, pair_of_ctas, row
-from tests.typed_numbers import numbers
+from tests.kernel_model.kernels import A100, B200, H200, kernel_of, pair_of_ctas, row
 
 
 def period(batch, mainloop, epilogue):
@@ -40,7 +39,7 @@ def exposed(batch, mainloop, epilogue):
     ],
 )
 def test_clocks_of_an_epilogue(batch, clk):
-    assert epilogue_clk(batch, found_of(batch), numbers().epilogue) == pytest.approx(clk)
+    assert epilogue_clk(kernel_of(batch)) == pytest.approx(clk)
 
 
 @pytest.mark.parametrize(("waves", "apart"), [(1, 1 / 7), (6, 1 / 2), (54, 9 / 10)])
@@ -122,4 +121,4 @@ def test_threads_that_store_their_own_rows_fill_half_of_each_sector():
     kernel = kernel_of(batch, gpu=replace(B200, architecture="sm103"), family="cutlass")
     assert between_loads_clk(kernel) == 4096 + 400
     # Stores of 128 x 32 outputs at 48 clocks each.
-    assert epilogue_clk(batch, kernel.resources, numbers().epilogue) == pytest.approx(2 * 4096 + 8 * 48)
+    assert epilogue_clk(kernel) == pytest.approx(2 * 4096 + 8 * 48)

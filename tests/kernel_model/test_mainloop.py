@@ -208,9 +208,10 @@ def test_rows_that_cross_lines_take_the_port_longer(k, dearer):
 @pytest.mark.parametrize(*cases(__file__, "test_what_l2_holds_is_there_sooner"))
 def test_what_l2_holds_is_there_sooner(load_clk, fresh_share, clk):
     card = replace(H200, dram_latency_ns=400.0, l2_latency_clk=300.0)
-    latency = replace(numbers().latency, load_clk=load_clk)
-    assert _load_clk(card, latency, fresh_share) == pytest.approx(clk)
-    assert _load_clk(replace(card, dram_latency_ns=None), latency, fresh_share) == load_clk
+    batch, known = row(cta_m=128, cta_n=128), numbers({"latency.load_clk": load_clk})
+    assert _load_clk(kernel_of(batch, known, card), fresh_share) == pytest.approx(clk)
+    unknown = replace(card, dram_latency_ns=None)
+    assert _load_clk(kernel_of(batch, known, unknown), fresh_share) == load_clk
 
 
 def test_warps_that_multiply_start_loads_beside_their_mmas():
@@ -260,7 +261,8 @@ def test_l2_holds_the_panels_that_come_again():
         group_steps=32.0,
     )
     # Eight waves of 24 panels of 1 MiB, 192 MiB in all, of which 64 MiB come from DRAM.
-    panels = _wave_panels(batch, schedule)
+    kernel = kernel_of(batch, schedule=schedule)
+    panels = _wave_panels(kernel)
     assert panels.bytes == 24 * 2**20
     moved = SimpleNamespace(dram_read_bytes=2 * 4096 * 4096 * 2.0, wave_bytes=panels.bytes)
-    assert fresh_share(moved, schedule) == pytest.approx(1 / 3)
+    assert fresh_share(kernel, moved) == pytest.approx(1 / 3)

@@ -84,7 +84,7 @@ def test_each_group_reads_its_own_weights_once():
 def require_looked_up(batch, family):
     """Tiles look up their group: 200 clk each, and 0.5 us at the start."""
     known = numbers()
-    assert fused_clk(batch, found_of(batch), known) == 200.0
+    assert fused_clk(kernel_of(batch)) == 200.0
     shape = geometry_of(batch, 4096.0, H200, family_of(family, H200))
     started = [kernel_time(shape, H200, each).launch_us for each in (known, known.without(["grouped"]))]
     assert started[0] - started[1] == pytest.approx(0.5)
@@ -93,7 +93,7 @@ def require_looked_up(batch, family):
 def test_the_table_of_groups_takes_time_at_the_start_and_with_each_tile():
     eight = work(4096, groups=",".join(["512"] * 8))
     require_looked_up(eight, "quack")
-    assert fused_clk(eight, found_of(eight), numbers().without(["grouped"])) == 0.0
+    assert fused_clk(kernel_of(eight, numbers().without(["grouped"]))) == 0.0
 
 
 def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
@@ -106,7 +106,7 @@ def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
     assert schedule_of(strided).k_tiles == 5
     require_looked_up(strided, "cudnn")
     whole = conv("dgrad n=8 c=128 h=56 w=56 k=96 r=3 s=3 pad=1")
-    assert fused_clk(whole, found_of(whole), numbers()) == 0.0
+    assert fused_clk(kernel_of(whole)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
     ],
 )
 def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
-    known, period = numbers({"latency.load_clk": 600.0}), family_of("triton", H200).tile_period
+    known = numbers({"latency.load_clk": 600.0})
     config = gm.KernelConfig(cta_m=128, cta_n=cta_n, warps=8)
     groups = work(4096, groups="2048,2048", config=config)
-    found = resources_of(groups, H200, family_of("triton", H200))
-    assert tile_by_tile_clk(groups, period, found, known) == pytest.approx(clk)
+    anew = kernel_of(groups, known, family="triton")
+    assert tile_by_tile_clk(anew) == pytest.approx(clk)
     # No load is under way during its epilogue, whatever is fused; others load ahead.
-    anew = stall_of(kernel_of(groups, known, family="triton"), 9000.0, 5000.0, 800.0)
+    anew = stall_of(anew, 9000.0, 5000.0, 800.0)
     assert anew.waits_us(fetched_us=6.0, clk_us=1e-3) == pytest.approx(5.0)
     assert anew.of_waves(1.0, 1.0).waits_us(6.0, 1e-3) == pytest.approx(5.0)
-    assert tile_by_tile_clk(groups, family_of("quack", H200).tile_period, found, known) == 0.0
-    plain = work(epilogue="gelu", k=640, config=config)
-    assert tile_by_tile_clk(plain, period, found, known) == 0.0
-    ahead = stall_of(kernel_of(plain, known, family="triton"), 9000.0, 5000.0, 800.0)
+    assert tile_by_tile_clk(kernel_of(groups, known)) == 0.0
+    plain = kernel_of(work(epilogue="gelu", k=640, config=config), known, family="triton")
+    assert tile_by_tile_clk(plain) == 0.0
+    ahead = stall_of(plain, 9000.0, 5000.0, 800.0)
     assert ahead.waits_us(fetched_us=60.0, clk_us=1e-3) == 0.0
 
 
@@ -157,12 +157,10 @@ def test_triton_makes_descriptors_of_three_dimensions_for_a_batch_and_of_two_mat
 
 
 def test_clocks_of_a_fused_epilogue():
-    stores = numbers().epilogue
     short_division = numbers().without(["slow_division"])
     sums = 128 * 128
-    plain = work()
-    plain_clk = epilogue_clk(plain, found_of(plain), stores)
-    assert fused_clk(plain, found_of(plain), numbers()) == 0.0
+    plain = kernel_of(work())
+    assert fused_clk(plain) == 0.0
     cases = {
         "gelu": sums / 1000 * 50,
         "relu": 0.0,
@@ -174,14 +172,14 @@ def test_clocks_of_a_fused_epilogue():
         "gated_gelu,residual": sums / 1000 * (25 + 10) + sums / 64 + 500,
     }
     for words, clk in cases.items():
-        fused = work(epilogue=words)
-        assert fused_clk(fused, found_of(fused), short_division) == pytest.approx(clk), words
+        fused = kernel_of(work(epilogue=words), short_division)
+        assert fused_clk(fused) == pytest.approx(clk), words
     # One warpgroup alone takes a quarter longer over its values, not over what it waits for.
     alone = work(epilogue="gelu,bias", config=gm.KernelConfig(cta_m=64, cta_n=128))
-    assert fused_clk(alone, found_of(alone), numbers()) == pytest.approx(8.192 * 50 * 1.25 + 100)
-    gated = work(epilogue="gated_silu")
+    assert fused_clk(kernel_of(alone)) == pytest.approx(8.192 * 50 * 1.25 + 100)
+    gated = kernel_of(work(epilogue="gated_silu"))
     # Outputs of 2 bytes at 16 a clock are 2048; a gate leaves half of them, in as many stores.
-    assert plain_clk - epilogue_clk(gated, found_of(gated), stores) == pytest.approx(1024)
+    assert epilogue_clk(plain) - epilogue_clk(gated) == pytest.approx(1024)
 
 
 @pytest.mark.parametrize("k", [64, 512, 1024, 3584, 8192, 1048576])
@@ -195,11 +193,11 @@ def test_a_silu_takes_longer_where_a_warp_has_a_sum_whose_sigmoid_is_no_normal_n
     shares = [1 - (1 - below) ** count for count in sums]
     # 128 x 128 outputs in 256 threads: 64 for each, half of them in the upper 8 rows of its warp; 200 clocks.
     # The approximation of `below` is within 0.00014.
-    found, known = found_of(silu), numbers()
-    longer = fused_clk(silu, found, known) - fused_clk(silu, found, known.without(["slow_division"]))
+    known, short = numbers(), numbers().without(["slow_division"])
+    longer = fused_clk(kernel_of(silu, known)) - fused_clk(kernel_of(silu, short))
     assert longer == pytest.approx(32 * 200 * sum(shares), abs=32 * 200 * 2 * 32 * 0.00014)
     gelu = work(m, k=k, epilogue="gelu")
-    assert fused_clk(gelu, found, known) == fused_clk(gelu, found, known.without(["slow_division"]))
+    assert fused_clk(kernel_of(gelu, known)) == fused_clk(kernel_of(gelu, short))
 
 
 def test_only_kernels_of_cutlass_divide():

@@ -20,17 +20,13 @@ from tests.cases import cases
 from tests.kernel_model.kernels import row, times_of
 from tests.typed_numbers import numbers
 
-SPLIT = numbers().split_k
 TILE_CLK = numbers().epilogue.tile_clk
 
 
-def ordered(splits):
-    return TileOrder(name="any", splits=splits)
-
-
-def kernel(batch, splits, schedule=None):
-    """With one warpgroup, on 132 SMs."""
-    resources, family = SimpleNamespace(warpgroups=1.0), SimpleNamespace(tile_order=ordered(splits))
+def kernel(batch, splits="move", schedule=None, warpgroups=1.0):
+    """On 132 SMs."""
+    order = TileOrder(name="any", splits=splits)
+    resources, family = SimpleNamespace(warpgroups=warpgroups), SimpleNamespace(tile_order=order)
     known = {"numbers": numbers(), "gpu": SimpleNamespace(sm_count=132)}
     return SimpleNamespace(batch=batch, resources=resources, family=family, schedule=schedule, **known)
 
@@ -42,15 +38,14 @@ def test_what_a_split_adds(split_k, extra):
         sharers=float(split_k), partial_sums=split_k - 1.0, filled_m=0.5, filled_n=1.0, resident=132.0
     )
     # 800 clocks to take a turn, and 128 x 128 sums of 4 bytes at 16 a clock.
-    assert turn_clk(batch, SPLIT) == pytest.approx(800 + 4096)
+    assert turn_clk(kernel(batch)) == pytest.approx(800 + 4096)
     in_turn = kernel(batch, "rounds", schedule)
     assert turns_clk(in_turn) == pytest.approx(800 + 4096 + TILE_CLK if extra else 0)
     assert second_kernel_us(in_turn, 1800.0) == (1.5 if extra else 0)
     # Each split but the last adds to whole tiles, twice the matrix here; the last one reads the total.
     for splits in ("move", "rounds"):
-        assert (
-            workspace_bytes(batch, schedule, ordered(splits)) == (extra + 1 if extra else 0) * 1024 * 512 * 4
-        )
+        found = workspace_bytes(kernel(batch, splits, schedule))
+        assert found == (extra + 1 if extra else 0) * 1024 * 512 * 4
 
 
 def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
@@ -72,7 +67,7 @@ def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
     ],
 )
 def test_a_profiler_times_the_second_kernel_for_itself(splits, sharers, expected_us):
-    found = profiled_second_us(1.5, SimpleNamespace(sharers=sharers), ordered(splits), 3.0)
+    found = profiled_second_us(kernel(None, splits, SimpleNamespace(sharers=sharers)), 1.5)
     assert found == expected_us
 
 
@@ -80,13 +75,13 @@ def test_a_profiler_times_the_second_kernel_for_itself(splits, sharers, expected
 def test_two_warpgroups_read_the_sums_back_twice_as_fast(warpgroups, expected):
     # 128 x 128 sums of 4 bytes at 16 a clock.
     batch = row((512, 512, 4096), cta_m=128, cta_n=128, split_k=4)
-    assert fold_clk(batch, SimpleNamespace(warpgroups=float(warpgroups)), SPLIT) == pytest.approx(expected)
+    assert fold_clk(kernel(batch, warpgroups=float(warpgroups))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_turns_of_those_that_a_cluster_was_moved_before"))
 def test_turns_of_those_that_a_cluster_was_moved_before(split_k, moved):
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
-    assert moved_turns(batch, SimpleNamespace(resident=132.0)) == moved
+    assert moved_turns(kernel(batch, schedule=SimpleNamespace(resident=132.0))) == moved
 
 
 @pytest.mark.parametrize(

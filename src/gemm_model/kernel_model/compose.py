@@ -21,15 +21,13 @@ from gemm_model.kernel_model.clock import ClockRule
 from gemm_model.kernel_model.demand import Demand
 from gemm_model.kernel_model.edge_tiles import EdgeFill, crowding, drifted_apart
 from gemm_model.kernel_model.epilogue import Stall
-from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us
-from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
 from gemm_model.kernel_model.traffic import FILLED_ROW_BYTES, Traffic
-from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, Record
+from gemm_model.kernels.mechanisms import Record
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
@@ -171,7 +169,7 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     each = _tile_times(kernel, asked)
     evens_out = kernel.family.tile_order.scheduler.evens_out
     waves, last_tiles = schedule.full_waves, schedule.last_tiles
-    last_weight = last_wave_weight(schedule, kernel.numbers)
+    last_weight = last_wave_weight(kernel)
     # No next tile comes after the last wave, even where it is as full as the others.
     whole = last_tiles == 0.0
     waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
@@ -203,12 +201,12 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
         gpc_us=gpc_us,
         mean_gpc_us=mean_gpc_us,
         fill_us=row_us * rows_filled / schedule.resident,
-        dram_us=dram_us_of(moved, gpu, numbers) / schedule.tiles,
+        dram_us=dram_us_of(kernel, moved) / schedule.tiles,
         stores_us=asked.tile.epilogues * moved.l2_store_bytes / (l2_rate * schedule.tiles),
         latency_us=schedule.k_tiles * step.latency_clk / gpu.sm_clk_mhz,
-        port_clk=port_tile_clk(step, schedule, kernel.resources),
+        port_clk=port_tile_clk(kernel, step),
         arriving_clk=schedule.k_tiles * step.arriving_clk,
-        trips_clk=_round_trips_clk(step, schedule, kernel.resources),
+        trips_clk=_round_trips_clk(kernel, step),
     )
 
 
@@ -246,9 +244,8 @@ def _filled_us(kernel: Kernel, edge: EdgeFill, fill_us: Values, share: _Share) -
     # CTAs go to one SM of each TPC first: a TPC's second SM reads the same box if more CTAs than TPCs do.
     same_box = minimum(maximum(edge.readers * SMS_PER_TPC / kernel.gpu.sm_count - 1.0, 0.0), 1.0)
     together = kernel.resources.in_step * same_box
-    crowded = crowding(kernel.batch, kernel.gpu, kernel.numbers, together)(clusters)
-    apart = drifted_apart(kernel.schedule, kernel.resources.in_step, kernel.numbers.edge_tiles)
-    return fill_us * (share.tiles * crowded * apart) + NEXT_TO_NOTHING_US
+    crowded = crowding(kernel, together)(clusters)
+    return fill_us * (share.tiles * crowded * drifted_apart(kernel)) + NEXT_TO_NOTHING_US
 
 
 def _held_up(load_clk: Values, between_clk: Values, of_last: float) -> Values:
@@ -256,28 +253,29 @@ def _held_up(load_clk: Values, between_clk: Values, of_last: float) -> Values:
     return load_clk + between_clk * (1.0 - of_last)
 
 
-def port_tile_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+def port_tile_clk(kernel: Kernel, step: KTile) -> Values:
     """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
 
     Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is
     not told how a ring of few stages turns.
     """
+    resources, schedule = kernel.resources, kernel.schedule
     port = schedule.k_tiles * step.port_clk + step.tail_clk
     if resources.short_ring is False and not is_one(resources.math_in_round_trip):
         port = maximum(port, schedule.k_tiles * step.latency_clk * (1.0 - resources.math_in_round_trip))
     return maximum(port, schedule.k_tiles * step.taken_clk)
 
 
-def _round_trips_clk(step: KTile, schedule: TileSchedule, resources: Resources) -> Values:
+def _round_trips_clk(kernel: Kernel, step: KTile) -> Values:
     """Clocks of a tile's stages one after another, over those under way; 0 in rings of more stages."""
-    if resources.short_ring is False:
+    if kernel.resources.short_ring is False:
         return 0.0
-    return where(resources.short_ring, schedule.k_tiles * step.latency_clk, 0.0)
+    return where(kernel.resources.short_ring, kernel.schedule.k_tiles * step.latency_clk, 0.0)
 
 
-def last_wave_weight(schedule: TileWaves, numbers: KernelNumbers) -> Values:
+def last_wave_weight(kernel: KernelWaves) -> Values:
     """How much of a wave the partial last one counts for; nothing where waves come out whole."""
-    quantized = numbers.whole_waves.quantized
+    schedule, quantized = kernel.schedule, kernel.numbers.whole_waves.quantized
     share = minimum(schedule.last_tiles / schedule.resident, 1.0)
     return where(schedule.last_tiles > 0.0, quantized + (1.0 - quantized) * share, 0.0)
 

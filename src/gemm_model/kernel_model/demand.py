@@ -52,10 +52,10 @@ class Demand:
 
 def demand_of(kernel: Kernel) -> Demand:
     """The demand of each kernel. Bytes of all launches, clocks of one k tile and of one tile."""
-    edge = edge_fill(kernel.batch, kernel.schedule, kernel.resources, kernel.numbers)
+    edge = edge_fill(kernel)
     moved = traffic(kernel)
     # Scale factors lie by rows: those of rows that L2 does not hold come from DRAM.
-    step = k_tile(kernel, moved.from_dram * moved.rows_missed, fresh_share(moved, kernel.schedule))
+    step = k_tile(kernel, moved.from_dram * moved.rows_missed, fresh_share(kernel, moved))
     return Demand(traffic=moved, edge=edge, step=step, tile=_tile(kernel, step))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
@@ -15,13 +14,10 @@ from gemm_model.core.elementwise import (
     scaled,
     where,
 )
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
+from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.placement import SMS_PER_TPC
-from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernel_model.traffic import matrices_touched
-from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 ONE_SM_OF_EACH_TPC = 1.0 / SMS_PER_TPC
 """Share of the SMs that work before any TPC has two at work [1]; all launches; the launcher's order."""
@@ -57,26 +53,25 @@ class _Edge:
     """CTAs of the matrix that need the same tile, now or later."""
 
 
-def edge_fill(
-    batch: GemmBatch, schedule: TileSchedule, resources: Resources, numbers: KernelNumbers
-) -> EdgeFill:
+def edge_fill(kernel: Kernel) -> EdgeFill:
     """Out-of-bounds fill per wave, from the share of the tiles that lies outside along m and along n."""
-    known, holders = numbers.edge_tiles, resources.b_holders
-    a_edge, b_edge = _edges(batch, schedule, holders)
+    batch, schedule, holders = kernel.batch, kernel.schedule, kernel.resources.b_holders
+    a_edge, b_edge = _edges(kernel)
     # Splits of k read other boxes, and so do matrices that share no operand.
-    a_boxes, b_boxes = (scaled(each, schedule.splits_at_once) for each in matrices_touched(batch, schedule))
-    fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(a_edge, known, a_boxes)
-    fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(b_edge, known, b_boxes)
-    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    a_boxes, b_boxes = (scaled(each, schedule.splits_at_once) for each in matrices_touched(kernel))
+    fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(kernel, a_edge, a_boxes)
+    fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(kernel, b_edge, b_boxes)
+    ctas = schedule.resident * kernel.cluster_size
     return EdgeFill(
-        bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * resources.cta_k),
-        hidden=where(_two_way(batch), known.two_way_hidden, 0.0),
+        bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * kernel.resources.cta_k),
+        hidden=where(_two_way(kernel), kernel.numbers.edge_tiles.two_way_hidden, 0.0),
         readers=where(fill_a >= fill_b, a_edge.readers, b_edge.readers),
     )
 
 
-def _edges(batch: GemmBatch, schedule: TileSchedule, holders: Values) -> tuple[_Edge, _Edge]:
+def _edges(kernel: Kernel) -> tuple[_Edge, _Edge]:
     """Where the tiles of A and those of B lie over the edge."""
+    batch, schedule, holders = kernel.batch, kernel.schedule, kernel.resources.b_holders
     rows_m = ceil(batch.m / (batch.cta_m * batch.cluster_m))
     rows_n = ceil(batch.n / (batch.cta_n * batch.cluster_n))
     a_edge = _Edge(
@@ -96,18 +91,19 @@ def _edges(batch: GemmBatch, schedule: TileSchedule, holders: Values) -> tuple[_
     return a_edge, b_edge
 
 
-def _two_way(batch: GemmBatch) -> Flags:
+def _two_way(kernel: KernelWaves) -> Flags:
     """Whether both operands arrive by multicast."""
+    batch = kernel.batch
     return (batch.cluster_m / batch.b_holders > 1) & (batch.cluster_n > 1)
 
 
-def _fill_cost(edge: _Edge, known: Record, boxes_at_once: Values) -> Values:
+def _fill_cost(kernel: Kernel, edge: _Edge, boxes_at_once: Values) -> Values:
     """Cost of the fill of one operand's tile, as a share of the tile, for a cluster's mean wave.
 
     Each CTA that shares a tile by multicast requests a box of it. Clusters take turns with the last row. CTAs that
     fill the same box wait for each other, so that fill is faster where they fill several `boxes_at_once`.
     """
-    boxes = edge.along * edge.sharers
+    known, boxes = kernel.numbers.edge_tiles, edge.along * edge.sharers
     whole = floor(edge.outside * boxes + ROUNDING)
     part = maximum(edge.outside * boxes - whole, 0.0)
     in_boxes = (whole + part * where(whole > 0.0, known.shared_cost, 1.0)) / boxes
@@ -116,32 +112,29 @@ def _fill_cost(edge: _Edge, known: Record, boxes_at_once: Values) -> Values:
     return share * where(edge.sharers >= 4.0, known.shared_cost, 1.0) * (1.0 - gone) / edge.rows
 
 
-def drifted_apart(schedule: TileSchedule, in_step: Values, known: Record) -> Values:
+def drifted_apart(kernel: KernelWaves) -> Values:
     """Fill time once CTAs have drifted apart, over that of CTAs that begin in step: they ask for fewer boxes
     at the same time. CTAs whose MMA warps load stay in step. Source: series of k from 1,024 to 28,672.
     """
-    steps = schedule.k_tiles * schedule.waves
-    return 1.0 - (1.0 - in_step) * known.drift_gain * steps / (steps + known.drift_k_tiles)
+    known, steps = kernel.numbers.edge_tiles, kernel.schedule.k_tiles * kernel.schedule.waves
+    return 1.0 - (1.0 - kernel.resources.in_step) * known.drift_gain * steps / (steps + known.drift_k_tiles)
 
 
-def crowding(
-    batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers, together: Values = 0.0
-) -> Callable[[Values], Values]:
+def crowding(kernel: KernelWaves, together: Values = 0.0) -> Callable[[Values], Values]:
     """Fill time with the clusters at work, over that with a tile on every SM whose producers drift apart.
 
     The device fills a fixed number of rows in a microsecond, and more once TPCs have both their SMs at work,
     except in large clusters. `together` is the share of TPCs whose SMs fill the same box at the same time, and
     wait for each other. Source: decode shapes, alike in 16-bit and fp8.
     """
-    edge: Record = numbers.edge_tiles
-    ctas_per_cluster = batch.cluster_m * batch.cluster_n
-    cluster_share = ctas_per_cluster / gpu.sm_count
+    edge, ctas_per_cluster = kernel.numbers.edge_tiles, kernel.cluster_size
+    cluster_share = ctas_per_cluster / kernel.gpu.sm_count
     pairs = where(ctas_per_cluster > 1.0, edge.further_sm_of_pairs, edge.further_sm)
     apart = where(ctas_per_cluster > 2.0, 1.0, pairs)
     whole_device = ONE_SM_OF_EACH_TPC + apart * (1.0 - ONE_SM_OF_EACH_TPC)
     waits = together * (edge.further_sm_in_step - edge.further_sm)
     further = where(ctas_per_cluster > 1.0, apart, apart + waits)
-    two_way = where(_two_way(batch), numbers.edge_tiles.two_way_cost, 1.0)
+    two_way = where(_two_way(kernel), edge.two_way_cost, 1.0)
     cost = two_way / whole_device
 
     def crowded(clusters: Values) -> Values:

@@ -136,7 +136,7 @@ def _add_round_trips(
 ) -> None:
     """A stage's round trip: the latency of its load, the load itself, and the MMAs that hold the stage."""
     step, resources = times.step, kernel.resources
-    behind = step.math_clk * resources.math_in_round_trip * beside_held(resources)
+    behind = step.math_clk * resources.math_in_round_trip * beside_held(kernel)
     load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
     each = weight / maximum(load + step.port_clk + behind, NOTHING)
     parts[LATENCY] = parts[LATENCY] + each * load
@@ -161,7 +161,7 @@ def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tup
     loads_us = maximum(loads_us, arriving_us)
     l2, gpc = (1.0 - port - gpc) * (1.0 - arrives), gpc * (1.0 - arrives)
     port = port * (1.0 - arrives)
-    tile_clk = port_tile_clk(step, kernel.schedule, kernel.resources)
+    tile_clk = port_tile_clk(kernel, step)
     held = tile_clk > (kernel.schedule.k_tiles * step.port_clk + step.tail_clk) * ROUNDING
     between: Values = 0.0
     if kernel.family.tile_period.in_tensor_memory:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, power, scaled, sqrt, where
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
-from gemm_model.kernels.family import KernelFamily, TilePeriod
-from gemm_model.kernels.feasibility import WARPGROUP_THREADS, Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, Record
+from gemm_model.kernels.feasibility import WARPGROUP_THREADS
 
 LOWEST_SIGMOID = -87.34
 """Sum from which down 1 / (1 + exp(-sum)) is less than the smallest normal number, 2^-126 [1]; fp32; IEEE
@@ -24,30 +20,30 @@ LARGEST_EXPONENT = 50.0
 nothing."""
 
 
-def epilogue_clk(batch: GemmBatch, resources: Resources, stores: Record) -> Values:
+def epilogue_clk(kernel: KernelWaves) -> Values:
     """Clocks from the last MMA of a tile to its last store: convert, write to shared memory, store by TMA.
 
     One warpgroup takes as long as two or three, because the stores set the pace and not the threads.
     """
+    batch, resources, stores = kernel.batch, kernel.resources, kernel.numbers.epilogue
     output_clk = batch.stored_bits / 8.0 / stores.store_bytes_per_clk
     each_clk = stores.store_clk / resources.store_elements
     return batch.cta_m * batch.cta_n * (output_clk / resources.stored_sector_share + each_clk)
 
 
-def stored_clk(batch: GemmBatch, gpu: GpuSpec, resources: Resources) -> Values:
+def stored_clk(kernel: KernelWaves) -> Values:
     """Clocks of a tile's outputs on the SM's way to L2."""
-    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / resources.stored_sector_share
-    return stored / gpu.known("l2_write_bytes_per_clk_per_sm")
+    batch, share = kernel.batch, kernel.resources.stored_sector_share
+    stored = batch.cta_m * batch.cta_n * batch.stored_bits / 8.0 / share
+    return stored / kernel.gpu.known("l2_write_bytes_per_clk_per_sm")
 
 
 def whole_epilogue_clk(kernel: KernelWaves) -> tuple[Values, Values]:
     """Clocks of a tile's epilogue including its fused part, and of the fused part alone."""
-    batch, resources, numbers = kernel.batch, kernel.resources, kernel.numbers
-    period = kernel.family.tile_period
-    fused = fused_clk(batch, resources, numbers) + tile_by_tile_clk(batch, period, resources, numbers)
-    if period.in_tensor_memory:
-        return stored_clk(batch, kernel.gpu, resources) + fused, fused
-    return epilogue_clk(batch, resources, numbers.epilogue) * stored_together(kernel) + fused, fused
+    fused = fused_clk(kernel) + tile_by_tile_clk(kernel)
+    if kernel.family.tile_period.in_tensor_memory:
+        return stored_clk(kernel) + fused, fused
+    return epilogue_clk(kernel) * stored_together(kernel) + fused, fused
 
 
 def stored_together(kernel: KernelWaves) -> Values:
@@ -66,29 +62,30 @@ def stored_together(kernel: KernelWaves) -> Values:
     return maximum(at_once * slower, 1.0)
 
 
-def fused_clk(batch: GemmBatch, resources: Resources, numbers: KernelNumbers) -> Values:
+def fused_clk(kernel: KernelWaves) -> Values:
     """Clocks of a tile's fused epilogue: activations, reductions, source matrices, vectors.
 
     They include finding the tile's group, because the storing warps switch tensor maps first.
     """
-    kinds, fused = batch.kinds, numbers.fused_epilogue
+    batch, kinds, numbers = kernel.batch, kernel.batch.kinds, kernel.numbers
+    fused = numbers.fused_epilogue
     each = kinds.tangents * fused.tangent_clk + kinds.sigmoids * fused.sigmoid_clk
     each = each + kinds.gated * fused.gate_clk + kinds.quantized * numbers.scaled_outputs.scale_clk
-    each = each * where(resources.warpgroups > 1.0, 1.0, fused.alone)
+    each = each * where(kernel.resources.warpgroups > 1.0, 1.0, fused.alone)
     each = (each + kinds.reductions * fused.reduction_clk) / 1000.0
     each = each + batch.source_bits / 8.0 / fused.source_bytes_per_clk
     waits = kinds.vectors * fused.vector_clk + where(kinds.source_share > 0.0, fused.source_clk, 0.0)
     of_group = where(kinds.looked_up, numbers.grouped.tile_clk, 0.0)
-    slow = slow_division_clk(batch, resources, numbers.slow_division.warp_clk)
-    return batch.cta_m * batch.cta_n * each + waits + of_group + slow
+    return batch.cta_m * batch.cta_n * each + waits + of_group + slow_division_clk(kernel)
 
 
-def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -> Values:
+def slow_division_clk(kernel: KernelWaves) -> Values:
     """Extra clocks of a tile's sigmoids because of sums below LOWEST_SIGMOID.
 
     A warp divides for 8 rows of 4 columns at once and takes the slow path if one of these sums needs it. The
     first warp, with 16 rows, is the slowest; rows outside the matrix never need it.
     """
+    batch, warp_clk = kernel.batch, kernel.numbers.slow_division.warp_clk
     if warp_clk == 0.0:
         return 0.0
     normal = 1.0 - share_below(LOWEST_SIGMOID, batch.k)
@@ -96,7 +93,7 @@ def slow_division_clk(batch: GemmBatch, resources: Resources, warp_clk: float) -
     upper = minimum(rows, ROWS_OF_A_REGISTER)
     upper_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * upper)
     lower_share = 1.0 - normal ** (COLUMNS_OF_A_REGISTER * (rows - upper))
-    accumulators = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * resources.warpgroups)
+    accumulators = batch.cta_m * batch.cta_n / (WARPGROUP_THREADS * kernel.resources.warpgroups)
     return batch.kinds.sigmoids * accumulators * warp_clk * (upper_share + lower_share) / 2.0
 
 
@@ -109,15 +106,14 @@ def share_below(lowest: float, k: Values) -> Values:
     return 1.0 / (1.0 + exp(minimum(1.5976 * spreads + 0.07056 * power(spreads, 3.0), LARGEST_EXPONENT)))
 
 
-def tile_by_tile_clk(
-    batch: GemmBatch, period: TilePeriod, resources: Resources, numbers: KernelNumbers
-) -> Values:
+def tile_by_tile_clk(kernel: KernelWaves) -> Values:
     """Extra clocks of a grouped tile if the ring is refilled for each tile: stores, and a load's latency.
 
     Addresses of the outputs spill registers, which go to memory and return once for each tile.
     """
-    if not period.groups_tile_by_tile:
+    if not kernel.family.tile_period.groups_tile_by_tile:
         return 0.0
+    batch, resources, numbers = kernel.batch, kernel.resources, kernel.numbers
     stores = numbers.pointer_stores
     outputs = batch.cta_m * batch.cta_n * batch.kinds.output_share
     spills = resources.accumulator_registers > room_numbers("kernels").grouped_accumulators
@@ -192,13 +188,12 @@ def between_loads_clk(kernel: KernelWaves) -> Values:
     """
     if not kernel.family.tile_period.in_tensor_memory:
         return 0.0
-    stored = stored_clk(kernel.batch, kernel.gpu, kernel.resources)
-    return stored + asking_clk(kernel.family, kernel.numbers.epilogue)
+    return stored_clk(kernel) + asking_clk(kernel)
 
 
-def asking_clk(family: KernelFamily, stores: Record) -> float:
+def asking_clk(kernel: KernelWaves) -> float:
     """Fixed clocks of a tile in tensor memory: asking for the next one; by a static stride it is a sum away."""
-    return stores.tile_clk if family.tile_order.scheduler.evens_out else 0.0
+    return kernel.numbers.epilogue.tile_clk if kernel.family.tile_order.scheduler.evens_out else 0.0
 
 
 def tile_period_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, hidden: Values) -> Values:
@@ -212,8 +207,7 @@ def tile_period_clk(kernel: KernelWaves, mainloop: Values, epilogue: Values, hid
     """
     serial = mainloop + epilogue
     if kernel.family.tile_period.in_tensor_memory:
-        alone = serial + asking_clk(kernel.family, kernel.numbers.epilogue)
-        return where(_double_buffered(kernel), maximum(mainloop, epilogue), alone)
+        return where(_double_buffered(kernel), maximum(mainloop, epilogue), serial + asking_clk(kernel))
     tile = kernel.numbers.epilogue.tile_clk
     turns = maximum(mainloop + tile, serial / 2.0 + tile)
     return where(kernel.batch.schedule == PINGPONG, turns, serial - hidden + tile)

@@ -149,7 +149,7 @@ def time_of(kernel: Kernel) -> KernelTime:
 
 def _turns_us(kernel: Kernel, work: Waves, waves_us: Values, clk_us: Values) -> Values:
     """The exposed part of the splits' turns beside the waves [us]."""
-    turn_us, alone_us = turn_clk(kernel.batch, kernel.numbers.split_k) * clk_us, work.alone_clk * clk_us
+    turn_us, alone_us = turn_clk(kernel) * clk_us, work.alone_clk * clk_us
     return exposed_turns_us(kernel, waves_us, turn_us, minimum(alone_us, waves_us))
 
 
@@ -160,9 +160,9 @@ def _started_us(kernel: Kernel, found: _Composed, waves_us: Values) -> Values:
 
 def launches_us(kernel: KernelWaves, cold: Values, from_dram: Values, sm_clk_mhz: Values) -> Values:
     """The launch and the second kernel of splits [us]; `cold` and `from_dram` are those of `launch_us`."""
-    second_us, order = second_kernel_us(kernel, sm_clk_mhz), kernel.family.tile_order
+    second_us = second_kernel_us(kernel, sm_clk_mhz)
     if kernel.around.profiled:
-        second_us = profiled_second_us(second_us, kernel.schedule, order, kernel.numbers.launch.kernel_us)
+        second_us = profiled_second_us(kernel, second_us)
     return launch_us(kernel, cold, from_dram) + second_us
 
 

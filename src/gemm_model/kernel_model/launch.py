@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, maximum, scaled, where
-from gemm_model.core.gpu import WITH_CLUSTERS, GpuSpec
+from gemm_model.core.gpu import WITH_CLUSTERS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.epilogue import whole_epilogue_clk
 from gemm_model.kernel_model.kernel import KernelWaves
-from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import KernelNumbers
 
 MATRIX_FIELDS, BATCHED_FIELDS = 11.0, 15.0
 """Fields of a tensor descriptor of two and of three dimensions [fields]; `tensormap.replace` in kernels that
@@ -22,12 +19,12 @@ def launch_us(kernel: KernelWaves, cold: Values, from_dram: Values) -> Values:
     `cold` is the number of cold starts of DRAM that a launch in a chain pays for; after a pause the first loads of what
     comes `from_dram`, a share of the operands, miss in its row buffers (500 rows with cold and with warm L2).
     """
-    batch, schedule, numbers = kernel.batch, kernel.schedule, kernel.numbers
+    schedule, numbers = kernel.schedule, kernel.numbers
     launch, first, chain = numbers.launch, numbers.first_loads, numbers.chain
     clusters_us = where(kernel.cluster_size > 1, launch.clusters_us, 0.0)
     ramp_us = first.ramp_us * schedule.k_tiles / (schedule.k_tiles + first.ramp_k_tiles)
     ramp_us = ramp_us if kernel.around.chained else scaled(ramp_us, from_dram)
-    started_us = clusters_us + ramp_us + _table_us(batch, numbers) + _descriptors_us(batch, numbers)
+    started_us = clusters_us + ramp_us + _table_us(kernel) + _descriptors_us(kernel)
     spread_us = grid_us(kernel)
     if kernel.around.chained:
         # CTAs that start late in a grid start while the first loads of others are still in flight.
@@ -42,27 +39,28 @@ def launch_us(kernel: KernelWaves, cold: Values, from_dram: Values) -> Values:
         second_us = where(schedule.sharers > 1.0, chain.boundary_us + (not dependent) * late_us, 0.0)
         return started_us + spread_us + _boundary_us(kernel) + second_us
     if kernel.around.by_events:
-        started_us = started_us + maximum(_events_us(batch, kernel.gpu) - launch.events_us, 0.0)
+        started_us = started_us + maximum(_events_us(kernel) - launch.events_us, 0.0)
     return started_us + spread_us + launch.kernel_us
 
 
-def _events_us(batch: GemmBatch, gpu: GpuSpec) -> Values:
+def _events_us(kernel: KernelWaves) -> Values:
     """Reading of an event pair around an empty kernel, less the kernel itself [us].
 
     An empty kernel takes 0.28 us longer on the H100 than on the H200; a kernel with work does not.
     """
-    return where(batch.empty_kernel_us < 0.0, gpu.event_pair_us, batch.empty_kernel_us - gpu.graph_launch_us)
+    empty_us, gpu = kernel.batch.empty_kernel_us, kernel.gpu
+    return where(empty_us < 0.0, gpu.event_pair_us, empty_us - gpu.graph_launch_us)
 
 
-def _descriptors_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+def _descriptors_us(kernel: KernelWaves) -> Values:
     """Time to make descriptors, field by field: a batch has a third dimension, groups store without one."""
-    each = where(batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
-    return numbers.device_descriptors.start_us * where(batch.kinds.grouped, 2.0 / 3.0, each)
+    batch, each = kernel.batch, where(kernel.batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
+    return kernel.numbers.device_descriptors.start_us * where(batch.kinds.grouped, 2.0 / 3.0, each)
 
 
-def _table_us(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+def _table_us(kernel: KernelWaves) -> Values:
     """Time to read the table that locates tiles."""
-    return where(batch.kinds.looked_up, numbers.grouped.start_us, 0.0)
+    return where(kernel.batch.kinds.looked_up, kernel.numbers.grouped.start_us, 0.0)
 
 
 def _boundary_us(kernel: KernelWaves) -> Values:
@@ -70,15 +68,16 @@ def _boundary_us(kernel: KernelWaves) -> Values:
 
     The next grid's start hides under the last store of a kernel that triggers it before (CUTLASS, 36 pairs on an H200).
     """
-    batch, family, chain = kernel.batch, kernel.family, kernel.numbers.chain
-    stored_us = whole_epilogue_clk(kernel)[0] / kernel.gpu.sm_clk_mhz if family.triggers_early else 0.0
-    shared_us = where(batch.schedule == PINGPONG, 0.0, maximum(chain.cooperative_us - stored_us, 0.0))
-    return chain.boundary_us + where(_dependent(batch, family), shared_us, chain.gap_us)
+    chain = kernel.numbers.chain
+    stored_us = whole_epilogue_clk(kernel)[0] / kernel.gpu.sm_clk_mhz if kernel.family.triggers_early else 0.0
+    shared_us = where(kernel.batch.schedule == PINGPONG, 0.0, maximum(chain.cooperative_us - stored_us, 0.0))
+    return chain.boundary_us + where(_dependent(kernel), shared_us, chain.gap_us)
 
 
-def _dependent(batch: GemmBatch, family: KernelFamily) -> Flags:
+def _dependent(kernel: KernelWaves) -> Flags:
     """Whether launches are dependent: the row's own setting, else the family's default."""
-    dependent: Flags = (batch.pdl > 0.0) | ((batch.pdl < 0.0) & family.dependent_launch)
+    pdl = kernel.batch.pdl
+    dependent: Flags = (pdl > 0.0) | ((pdl < 0.0) & kernel.family.dependent_launch)
     return dependent
 
 
@@ -92,13 +91,13 @@ def spread_out(kernel: KernelWaves) -> Flags:
     if not kernel.around.chained:
         return False
     batch, schedule = kernel.batch, kernel.schedule
-    ctas = schedule.resident * batch.cluster_m * batch.cluster_n
+    ctas = schedule.resident * kernel.cluster_size
     one_tile = (batch.schedule == PINGPONG) & (schedule.tiles <= schedule.resident)
-    beside: Flags = one_tile & _dependent(batch, kernel.family) & (2.0 * ctas <= kernel.gpu.sm_count)
+    beside: Flags = one_tile & _dependent(kernel) & (2.0 * ctas <= kernel.gpu.sm_count)
     return beside
 
 
 def grid_us(kernel: KernelWaves) -> Values:
     """From the start of a grid's first CTA to that of its last one."""
-    ctas = kernel.schedule.resident * kernel.batch.cluster_m * kernel.batch.cluster_n
+    ctas = kernel.schedule.resident * kernel.cluster_size
     return kernel.numbers.launch.full_grid_us * ctas / kernel.gpu.sm_count

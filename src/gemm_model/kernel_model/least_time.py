@@ -26,14 +26,14 @@ def least_us(kernel: KernelWaves) -> Values:
     hidden = hidden_clk(kernel, mainloop, epilogue)
     tile = tile_period_clk(kernel, mainloop, epilogue, hidden)
     turns = turns_clk(kernel)
-    last = last_wave_weight(waves, numbers)
+    last = last_wave_weight(kernel)
     waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
-    clk = exposed_clk(kernel, epilogue, hidden) + exposed_turns(kernel) * turn_clk(batch, numbers.split_k)
+    clk = exposed_clk(kernel, epilogue, hidden) + exposed_turns(kernel) * turn_clk(kernel)
     clk_mhz = highest_clk_mhz(gpu, numbers.clock, kernel.around)
     mma_clk = kernel.flop * batch.multiplier_share / (kernel.rate * gpu.sm_count)
     waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, kernel.around, mma_clk, waves_clk)
     from_dram = 1.0 if kernel.l2 == COLD else 0.0
     if kernel.l2 == COLD and not kernel.around.keeps_operands:
         counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles
-        waves_us = maximum(waves_us, counted * operands_us(batch, gpu, numbers))
+        waves_us = maximum(waves_us, counted * operands_us(kernel))
     return launches_us(kernel, 0.0, from_dram, clk_mhz) + waves_us + clk / clk_mhz

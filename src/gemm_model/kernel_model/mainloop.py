@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Values,
     ceil,
@@ -13,14 +12,11 @@ from gemm_model.core.elementwise import (
     smooth_maximum,
     where,
 )
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.alignment import LINE_BYTES, SCALE_ROW_BYTES, row_alignment
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 from gemm_model.kernel_model.spilling import spilled_clk
-from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import KernelNumbers, Record
 
 
 @formula_record
@@ -56,68 +52,67 @@ def k_tile(kernel: Kernel, scale_misses: Values = 0.0, fresh_share: Values = 1.0
     `scale_misses` is the share of k tiles whose scale factors come from DRAM, `fresh_share` the share of loads
     that do [1].
     """
-    gpu, resources, numbers, k_tiles = kernel.gpu, kernel.resources, kernel.numbers, kernel.schedule.k_tiles
-    spilled = spilled_clk(resources, k_tiles, numbers.spilling)
+    gpu, resources, spilled = kernel.gpu, kernel.resources, spilled_clk(kernel)
     math = unspilled_clk(kernel, kernel.rate, scale_misses) + spilled
     port = _port_bytes(kernel) + _crossing_bytes(kernel)
-    way_in = numbers.port.efficiency * gpu.tensor_load_gain
+    way_in = kernel.numbers.port.efficiency * gpu.tensor_load_gain
     way_in = way_in * gpu.known("l2_read_bytes_per_clk_per_sm")
     port = port / way_in
-    load = _load_clk(gpu, numbers.latency, fresh_share)
+    load = _load_clk(kernel, fresh_share)
     behind = math * resources.math_in_round_trip
     arrived = port
     if resources.short_ring is not False:
         # In a short ring, rows outside the matrix take as long to arrive as rows inside.
-        arrived = where(resources.short_ring, _arriving_bytes(resources, numbers) / way_in, port)
+        arrived = where(resources.short_ring, _arriving_bytes(kernel) / way_in, port)
     return KTile(
         math_clk=math,
         spilled_clk=spilled,
         port_clk=port,
-        arriving_clk=_arriving_clk(gpu, resources, numbers) * _beyond_k(resources, k_tiles),
+        arriving_clk=_arriving_clk(kernel) * _beyond_k(kernel),
         taken_clk=(port + behind) / resources.loads_under_way,
         load_clk=load,
-        latency_clk=(load + arrived + behind * beside_held(resources)) / resources.loads_under_way,
-        tail_clk=_tail_clk(kernel.batch, resources, numbers.k_tail) + _source_bytes(kernel.batch) / way_in,
+        latency_clk=(load + arrived + behind * beside_held(kernel)) / resources.loads_under_way,
+        tail_clk=_tail_clk(kernel) + _source_bytes(kernel) / way_in,
     )
 
 
-def beside_held(resources: Resources) -> Values:
+def beside_held(kernel: KernelWaves) -> Values:
     """Share of a stage's MMAs that lies in its round trip [1]: less where producer warps load beside a held stage.
 
     Warps that multiply too issue a load after the MMAs in their code, so that all of them lie before it.
     """
+    resources = kernel.resources
     held = minimum(maximum(resources.stages - resources.loads_under_way, 0.0), 1.0)
     return 1.0 - room_numbers("kernel_model").held_math_share * held * (1.0 - resources.in_step)
 
 
 def math_clk(kernel: KernelWaves) -> Values:
     """Time of a k tile in the MMA warps [clk], averaged over those of a tile, if no scale factor misses in L2."""
-    spilled = spilled_clk(kernel.resources, kernel.schedule.k_tiles, kernel.numbers.spilling)
-    return unspilled_clk(kernel, kernel.rate, 0.0) + spilled
+    return unspilled_clk(kernel, kernel.rate, 0.0) + spilled_clk(kernel)
 
 
 def unspilled_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     """The same without the time of spilled registers [clk], at a peak of `rate` [FLOP/clk]; as in `k_tile`."""
     resources, numbers = kernel.resources, kernel.numbers
-    mma = _mma_clk(kernel, rate, scale_misses)
-    mma = mma * _beyond_k(resources, kernel.schedule.k_tiles)
+    mma = _mma_clk(kernel, rate, scale_misses) * _beyond_k(kernel)
     signals = numbers.round_trip.single_clk + resources.awaited_math * mma / resources.warpgroups
     return smooth_maximum(mma, signals, numbers.overlap.loads_dram_order)
 
 
-def _beyond_k(resources: Resources, k_tiles: Values) -> Values:
+def _beyond_k(kernel: KernelWaves) -> Values:
     """Stages of a tile over those that K fills [1], if one load brings several k tiles."""
-    loads = resources.k_tile_loads
+    loads, k_tiles = kernel.resources.k_tile_loads, kernel.schedule.k_tiles
     return ceil(k_tiles / loads) * loads / k_tiles
 
 
-def _load_clk(gpu: GpuSpec, latency: Record, fresh_share: Values) -> Values:
+def _load_clk(kernel: KernelWaves, fresh_share: Values) -> Values:
     """Mean latency of a load [clk]: an L2 hit saves the difference of the card's DRAM and L2 latencies."""
+    gpu, load_clk = kernel.gpu, kernel.numbers.latency.load_clk
     if gpu.dram_latency_ns is None or gpu.l2_latency_clk is None:
-        return latency.load_clk
+        return load_clk
     sooner = gpu.dram_latency_ns * 1e-3 * gpu.sm_clk_mhz - gpu.l2_latency_clk
-    least = minimum(latency.load_clk, gpu.l2_latency_clk)
-    return maximum(latency.load_clk - sooner * (1.0 - fresh_share), least)
+    least = minimum(load_clk, gpu.l2_latency_clk)
+    return maximum(load_clk - sooner * (1.0 - fresh_share), least)
 
 
 def _mma_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
@@ -134,8 +129,7 @@ def _mma_clk(kernel: KernelWaves, rate: Values, scale_misses: Values) -> Values:
     if resources.slow_sums is False:
         return together
     own = mma / resources.warpgroups
-    promoted = own + _promotion_clk(batch, resources, numbers.promotion)
-    alone = _scaled_clk(batch, promoted, numbers, scale_misses)
+    alone = _scaled_clk(kernel, own + _promotion_clk(kernel), scale_misses)
     order = numbers.overlap.loads_dram_order
     in_turn = smooth_maximum(together, alone, order) + minimum(own, alone - own) / kernel.schedule.k_tiles
     slow = where(resources.warpgroups > 1.0, in_turn, alone)
@@ -157,7 +151,7 @@ def _reads_per_mma(kernel: KernelWaves) -> Values:
     return rows / (m * n) * gpu.flop_per_clk_per_sm.get("fp16", 0.0) / gpu.smem_bytes_per_clk_per_sm
 
 
-def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Record) -> Values:
+def _promotion_clk(kernel: KernelWaves) -> Values:
     """Slow fp8 accumulation [clk]: drain the MMA pipe, then add the sums to a second set of registers.
 
     If the compiler waits for each MMA, the pipe drains as often (`split_waits`). If blocks of rows are promoted
@@ -165,6 +159,7 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Record) ->
     adds faster than one of two: e4m3 tiles of 64 rows take 38 to 52 clk more a k tile in ping-pong, of the same
     instructions (SASS).
     """
+    batch, resources, promotion = kernel.batch, kernel.resources, kernel.numbers.promotion
     alone = (resources.warpgroups <= 1.0) & (batch.schedule != PINGPONG)
     adds_per_clk = promotion.adds_per_clk * where(alone, promotion.alone, 1.0)
     adds_clk = batch.cta_m * batch.cta_n / (resources.warpgroups * resources.blocks_in_turn * adds_per_clk)
@@ -172,28 +167,30 @@ def _promotion_clk(batch: GemmBatch, resources: Resources, promotion: Record) ->
     return adds_clk + promotion.drain_clk + resources.split_waits * wait_clk
 
 
-def _scaled_clk(batch: GemmBatch, alone: Values, numbers: KernelNumbers, misses: Values) -> Values:
+def _scaled_clk(kernel: KernelWaves, alone: Values, misses: Values) -> Values:
     """A k tile of a warpgroup that scales its accumulators [clk]; warpgroups share the FMA units.
 
     Scale factors of the next k tile are requested when this one begins, so it lasts at least their latency.
     """
-    scales = numbers.software_scales
+    batch, scales = kernel.batch, kernel.numbers.software_scales
     each = scales.sums_clk + batch.kinds.column_scales * scales.columns_clk
     scaled = alone + batch.cta_m * batch.cta_n / 1000.0 * each
     wait = scales.latency_clk + misses * scales.miss_clk
-    waited = smooth_maximum(scaled, wait, numbers.overlap.loads_dram_order)
+    waited = smooth_maximum(scaled, wait, kernel.numbers.overlap.loads_dram_order)
     return where(batch.kinds.software_scales, waited, alone)
 
 
-def _source_bytes(batch: GemmBatch) -> Values:
+def _source_bytes(kernel: KernelWaves) -> Values:
     """Bytes of other matrices that the epilogue of one tile reads."""
+    batch = kernel.batch
     return batch.cta_m * batch.cta_n * batch.source_bits / 8.0
 
 
-def _tail_clk(batch: GemmBatch, resources: Resources, tail: Record) -> Values:
+def _tail_clk(kernel: KernelWaves) -> Values:
     """Time of the last k tile's rows if it extends beyond K [clk]: all rows that arrive, multicast ones too."""
-    rows = batch.cta_m + batch.cta_n
-    return where(remainder(batch.k, resources.cta_k) > 0.0, rows * tail.row_clk, 0.0)
+    batch, row_clk = kernel.batch, kernel.numbers.k_tail.row_clk
+    beyond = remainder(batch.k, kernel.resources.cta_k) > 0.0
+    return where(beyond, (batch.cta_m + batch.cta_n) * row_clk, 0.0)
 
 
 def _port_bytes(kernel: Kernel) -> Values:
@@ -205,24 +202,24 @@ def _port_bytes(kernel: Kernel) -> Values:
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
     outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / resources.b_holders * (1.0 - schedule.filled_n)
-    return maximum(_arriving_bytes(resources, kernel.numbers) - outside * resources.cta_k, 0.0)
+    return maximum(_arriving_bytes(kernel) - outside * resources.cta_k, 0.0)
 
 
-def _arriving_bytes(resources: Resources, numbers: KernelNumbers) -> Values:
+def _arriving_bytes(kernel: KernelWaves) -> Values:
     """Bytes of one stage; a row of scale factors occupies `scale_factors.row_bytes`."""
-    scale_rows = resources.scale_bytes * (numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
+    resources = kernel.resources
+    scale_rows = resources.scale_bytes * (kernel.numbers.scale_factors.row_bytes / SCALE_ROW_BYTES - 1.0)
     return resources.stage_bytes + scale_rows
 
 
-def _arriving_clk(gpu: GpuSpec, resources: Resources, numbers: KernelNumbers) -> Values:
+def _arriving_clk(kernel: KernelWaves) -> Values:
     """Time in which one stage fills shared memory [clk], with multicast copies and zeros outside the matrix.
 
     Published microbenchmarks of the B200: pairs fill their shared memory at 13.1 TB/s with multicast, at
     13.3 without.
     """
-    if gpu.smem_fill_bytes_per_clk_per_sm is None:
-        return 0.0
-    return _arriving_bytes(resources, numbers) / gpu.smem_fill_bytes_per_clk_per_sm
+    filled = kernel.gpu.smem_fill_bytes_per_clk_per_sm
+    return 0.0 if filled is None else _arriving_bytes(kernel) / filled
 
 
 def _crossing_bytes(kernel: Kernel) -> Values:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, maximum
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernels.mechanisms import KernelNumbers
 
 if TYPE_CHECKING:
+    from gemm_model.kernel_model.kernel import KernelWaves
     from gemm_model.kernel_model.traffic import Traffic
 
 EIGHT_SMS = 8.0
@@ -21,12 +21,13 @@ def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
     return gpu.l2_read_bytes_per_us * gpu.tensor_load_gain * numbers.l2.efficiency
 
 
-def dram_us_of(moved: Traffic, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def dram_us_of(kernel: KernelWaves, moved: Traffic) -> Values:
     """What DRAM reads and writes take, or the outputs on their way into L2.
 
     Source: bulk stores to L2; kernels of many outputs, which L2 holds back, are not faster than that.
     """
-    dram_us = moved.dram_bytes / dram_bytes_per_us(gpu, numbers)
+    gpu = kernel.gpu
+    dram_us = moved.dram_bytes / dram_bytes_per_us(gpu, kernel.numbers)
     if gpu.l2_write_gb_per_s is None:
         return dram_us
     return maximum(dram_us, moved.output_bytes / (gpu.l2_write_gb_per_s * 1e3))
@@ -36,9 +37,9 @@ def dram_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
     return gpu.dram_read_bytes_per_us * numbers.dram.efficiency
 
 
-def operands_us(batch: GemmBatch, gpu: GpuSpec, numbers: KernelNumbers) -> Values:
+def operands_us(kernel: KernelWaves) -> Values:
     """What DRAM takes to read the operands once."""
-    return batch.operand_bytes / dram_bytes_per_us(gpu, numbers)
+    return kernel.batch.operand_bytes / dram_bytes_per_us(kernel.gpu, kernel.numbers)
 
 
 def gpcs_to_saturate_l2(gpu: GpuSpec) -> float:

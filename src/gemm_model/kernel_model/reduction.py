@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, ceil, floor, maximum, minimum, sqrt, where
-from gemm_model.kernel_model.kernel import KernelWaves
-from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves
-from gemm_model.kernels.family import TileOrder
-from gemm_model.kernels.feasibility import Resources
-from gemm_model.kernels.mechanisms import Record
+from gemm_model.kernel_model.kernel import Kernel, KernelWaves
 
 PARTIAL_SUM_BYTES = 4.0
 """Size of a partial sum in the workspace [B]; split-K; fp32 accumulation."""
 
 
-def turn_clk(batch: GemmBatch, split: Record) -> Values:
+def turn_clk(kernel: KernelWaves) -> Values:
     """Clocks in which one split adds its sums to those of the splits before it."""
-    return split.turn_clk + _sums_clk(batch, split)
+    return kernel.numbers.split_k.turn_clk + _sums_clk(kernel)
 
 
-def fold_clk(batch: GemmBatch, resources: Resources, split: Record) -> Values:
+def fold_clk(kernel: KernelWaves) -> Values:
     """Clocks of the last split's turn, in which it reads the sums back beside storing the tile.
 
     Each warpgroup waits for the sums of one epilogue buffer after another, so that two warpgroups read twice
     as fast as one. Adding waits for nothing and is as fast for one as for two. Source: QuACK 0.6.5
     `epilogue_split_k`, which adds by `red.add` and reads by `load_add`; kernels of one wave (h200 splits).
     """
-    return split.turn_clk + _sums_clk(batch, split) / resources.warpgroups
+    return kernel.numbers.split_k.turn_clk + _sums_clk(kernel) / kernel.resources.warpgroups
 
 
-def _sums_clk(batch: GemmBatch, split: Record) -> Values:
-    return batch.cta_m * batch.cta_n * PARTIAL_SUM_BYTES / split.bytes_per_clk
+def _sums_clk(kernel: KernelWaves) -> Values:
+    sums = kernel.batch.cta_m * kernel.batch.cta_n
+    return sums * PARTIAL_SUM_BYTES / kernel.numbers.split_k.bytes_per_clk
 
 
 def turns_clk(kernel: KernelWaves) -> Values:
@@ -40,20 +36,21 @@ def turns_clk(kernel: KernelWaves) -> Values:
     because earlier turns were taken before. With moving positions it is the last split's turn; waits for
     other turns are exposed.
     """
-    batch, splits, split = kernel.batch, kernel.family.tile_order.splits, kernel.numbers.split_k
+    splits = kernel.family.tile_order.splits
     if splits == "apart":
         return 0.0
-    own = fold_clk(batch, kernel.resources, split) if splits == "move" else turn_clk(batch, split)
-    return where(batch.split_k > 1.0, own + kernel.numbers.epilogue.tile_clk, 0.0)
+    own = fold_clk(kernel) if splits == "move" else turn_clk(kernel)
+    return where(kernel.batch.split_k > 1.0, own + kernel.numbers.epilogue.tile_clk, 0.0)
 
 
-def moved_turns(batch: GemmBatch, schedule: TileWaves) -> Values:
+def moved_turns(kernel: KernelWaves) -> Values:
     """Turns that a wave waits for beside its own with moving positions; 0 if its clusters are whole tiles.
 
     Otherwise a cluster's position shifts by the remainder in each wave, and the last split in the order waits
     for those that it was moved ahead of.
     """
-    return batch.split_k * ceil(schedule.resident / batch.split_k) - schedule.resident
+    resident, splits = kernel.schedule.resident, kernel.batch.split_k
+    return splits * ceil(resident / splits) - resident
 
 
 def exposed_turns_us(kernel: KernelWaves, waves_us: Values, turn_us: Values, alone_us: Values) -> Values:
@@ -68,16 +65,14 @@ def exposed_turns_us(kernel: KernelWaves, waves_us: Values, turn_us: Values, alo
     if splits == "apart":
         return 0.0
     if splits == "move":
-        chain_us = _longest_chain_us(batch, schedule, waves_us, turn_us, alone_us)
+        chain_us = _longest_chain_us(kernel, waves_us, turn_us, alone_us)
         return where(batch.split_k > 1.0, chain_us - waves_us, 0.0)
     mainloop_us = waves_us / schedule.waves - where(batch.split_k > 1.0, turn_us, 0.0)
     chain_us = where(batch.split_k > 1.0, mainloop_us + schedule.sharers * turn_us - waves_us, 0.0)
     return maximum(exposed_turns(kernel) * turn_us, chain_us)
 
 
-def _longest_chain_us(
-    batch: GemmBatch, schedule: TileWaves, waves_us: Values, turn_us: Values, alone_us: Values
-) -> Values:
+def _longest_chain_us(kernel: KernelWaves, waves_us: Values, turn_us: Values, alone_us: Values) -> Values:
     """The longest chain of waits with moving positions: for the cluster's previous wave, or for a turn.
 
     A piece of K waits for the piece before it in its tile, and for its cluster's piece in the wave before. A
@@ -85,7 +80,7 @@ def _longest_chain_us(
     turns of `moved_turns`; there are no more turns than pieces. Clusters that wait leave L2, DRAM and fill to
     the others: what these take beyond `alone_us` shrinks by the share of the chain in which clusters load.
     """
-    moved = moved_turns(batch, schedule)
+    batch, schedule, moved = kernel.batch, kernel.schedule, moved_turns(kernel)
 
     def chain_us(steps: Values) -> Values:
         pieces = schedule.tiles - 1.0 - steps * schedule.resident
@@ -111,7 +106,7 @@ def exposed_turns(kernel: KernelWaves) -> Values:
     if splits == "apart":
         return 0.0
     if splits == "move":
-        return where(moved_turns(batch, schedule) > 0.0, 0.0, batch.split_k - 1.0)
+        return where(moved_turns(kernel) > 0.0, 0.0, batch.split_k - 1.0)
     last = schedule.splits_at_once * schedule.last_tiles / schedule.resident
     at_once = ceil(where(schedule.last_tiles > 0.0, last, schedule.splits_at_once))
     return maximum(where(batch.split_k > 1.0, at_once, schedule.sharers) - 1.0, 0.0)
@@ -137,28 +132,30 @@ def added_up_us(kernel: KernelWaves, sm_clk_mhz: Values) -> Values:
     return where(schedule.sharers > 1.0, sums_bytes / bytes_per_us, 0.0)
 
 
-def profiled_second_us(second_us: Values, schedule: TileWaves, order: TileOrder, launch_us: float) -> Values:
+def profiled_second_us(kernel: KernelWaves, second_us: Values) -> Values:
     """Time of the second kernel under a profiler, which times each kernel separately.
 
     A kernel that adds up is launched anew on an idle card. Splits in rounds are prepared by a memset, which
     is no kernel: the profiler's rows begin with the GEMM's own grid.
     """
-    if order.splits == "rounds":
+    splits = kernel.family.tile_order.splits
+    if splits == "rounds":
         return 0.0
-    if order.splits == "move":
+    if splits == "move":
         return second_us
-    return second_us + where(schedule.sharers > 1.0, launch_us, 0.0)
+    return second_us + where(kernel.schedule.sharers > 1.0, kernel.numbers.launch.kernel_us, 0.0)
 
 
-def workspace_bytes(batch: GemmBatch, schedule: TileSchedule, order: TileOrder) -> Values:
+def workspace_bytes(kernel: Kernel) -> Values:
     """Bytes of partial sums written to L2 and read again.
 
     A second kernel reads all that was written. Otherwise splits add their sums in L2 by atomic operations, which
     cover whole tiles, including rows and columns outside the matrix, and the last split reads the total once
     (QuACK 0.6.5 `epilogue_split_k`, CUTLASS `BlockStripedReduce`; L2 counters of 500 kernels on h200).
     """
+    batch, schedule = kernel.batch, kernel.schedule
     sums = batch.m * batch.n * batch.batch * PARTIAL_SUM_BYTES
-    if order.splits == "apart":
+    if kernel.family.tile_order.splits == "apart":
         return 2.0 * schedule.partial_sums * sums
     read_once = where(schedule.partial_sums > 0.0, 1.0, 0.0)
     return (schedule.partial_sums + read_once) * sums / (schedule.filled_m * schedule.filled_n)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import (
     Flags,
     Values,
@@ -31,8 +30,6 @@ from gemm_model.kernel_model.placement import ORDERED_SIZES, requests_in_order
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.reduction import workspace_bytes
 from gemm_model.kernel_model.spilling import spilled_bytes, spilled_l2_bytes
-from gemm_model.kernel_model.tile_schedule import TileSchedule
-from gemm_model.kernels.mechanisms import KernelNumbers
 
 L2_WRITES = 1.5
 """L2 bytes for a byte written [1]; all writes; counters (h200, four families: 1.500 to 1.508 in the median): half
@@ -87,26 +84,26 @@ class Traffic:
 
 def traffic(kernel: Kernel) -> Traffic:
     """The bytes of a kernel by level of memory; in a chain, its outputs evict those of the one before."""
-    batch, gpu, numbers, schedule = kernel.batch, kernel.gpu, kernel.numbers, kernel.schedule
+    batch, gpu, schedule = kernel.batch, kernel.gpu, kernel.schedule
     output, operands, sources = batch.output_bytes, batch.operand_bytes, batch.source_bytes
     read_once = operands + sources
     kept = _operands_kept(kernel, read_once + output)
-    panels, asked = _wave_panels(batch, schedule), _requests(kernel)
-    fresh = _fresh_panels(panels, kernel)
+    panels, asked = _wave_panels(kernel), _requests(kernel)
+    fresh = _fresh_panels(kernel, panels)
     k_tiles = schedule.tiles * batch.cluster_m * batch.cluster_n * schedule.k_tiles
     k_bytes = k_tiles * kernel.resources.cta_k
-    in_step = k_bytes * (asked.bytes - _merged_bytes(asked, panels.new, 0.0, kernel))
+    in_step = k_bytes * (asked.bytes - _merged_bytes(kernel, asked, panels.new, 0.0))
     reads = scaled(_dram_reads(kernel, operands, in_step, panels, fresh) + sources, 1.0 - kept)
     from_dram = minimum(reads / read_once, 1.0)
-    workspace = workspace_bytes(batch, schedule, kernel.family.tile_order)
+    workspace = workspace_bytes(kernel)
     reads = _reads_beside_others(kernel, reads, kept, workspace) + scaled(gpu.dram_launch_bytes, 1.0 - kept)
     writes = output + workspace
-    crossing = _crossing_share(panels, schedule, asked.equal) * reads
-    stored, uncounted = _l2_stores(batch, numbers, writes)
+    crossing = _crossing_share(kernel, panels, asked.equal) * reads
+    stored, uncounted = _l2_stores(kernel, writes)
     beside = asked.outside * k_bytes + crossing + stored + sources
-    beside = beside + spilled_l2_bytes(kernel.resources, numbers.spilling) * k_tiles
-    l2_us = (in_step + beside) / l2_bytes_per_us(gpu, numbers)
-    merged = k_bytes * _merged_bytes(asked, panels.new, l2_us, kernel)
+    beside = beside + spilled_l2_bytes(kernel) * k_tiles
+    l2_us = (in_step + beside) / l2_bytes_per_us(gpu, kernel.numbers)
+    merged = k_bytes * _merged_bytes(kernel, asked, panels.new, l2_us)
     requests = k_bytes * asked.bytes - merged
     return Traffic(
         operand_bytes=read_once,
@@ -126,9 +123,9 @@ def traffic(kernel: Kernel) -> Traffic:
     )
 
 
-def _l2_stores(batch: GemmBatch, numbers: KernelNumbers, written: Values) -> tuple[Values, Values]:
+def _l2_stores(kernel: Kernel, written: Values) -> tuple[Values, Values]:
     """Bytes of L2's work for what is written, and those among them that no counter shows."""
-    in_pieces = L2_WRITES * _misaligned_bytes(batch, numbers)
+    in_pieces = L2_WRITES * _misaligned_bytes(kernel)
     uncounted = scaled(in_pieces, 1.0 - room_numbers("kernel_model").misaligned_counted_share)
     return L2_WRITES * written + in_pieces, uncounted
 
@@ -186,7 +183,7 @@ def _requests(kernel: Kernel) -> _Requests:
     merge_loss = room_numbers("kernel_model").piece_merge_loss
     a_alone = (batch.cluster_n < 2) * maximum(1.0 - merge_loss * a_pieces, 0.0)
     b_alone = (batch.cluster_m / holders < 2) * maximum(1.0 - merge_loss * b_pieces, 0.0)
-    a_matrices, b_matrices = matrices_touched(batch, schedule)
+    a_matrices, b_matrices = matrices_touched(kernel)
     a_panels, b_panels = in_order(schedule.minor_is_m, schedule.minor_panels, schedule.major_panels)
     a_panels, b_panels = scaled(a_panels, a_matrices), scaled(b_panels, b_matrices)
     a_equal, b_equal = _equal_shares(kernel, (a_panels, b_panels))
@@ -206,7 +203,7 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
     """
     gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
     by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
-    launched = requests_in_order(schedule, cluster_size, gpu, kernel.family.tile_order, _shared(kernel.batch))
+    launched = requests_in_order(schedule, cluster_size, gpu, kernel.family.tile_order, _shared(kernel))
     if launched is None:
         return by_chance[0], by_chance[1]
     small = cluster_size <= ORDERED_SIZES[-1]
@@ -214,15 +211,16 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
     return where(small, 1.0 - seen_a, by_chance[0]), where(small, 1.0 - seen_b, by_chance[1])
 
 
-def _shared(batch: GemmBatch) -> tuple[Flags, Flags]:
+def _shared(kernel: Kernel) -> tuple[Flags, Flags]:
     """Whether all matrices of a batch have the same A, or B."""
-    return batch.kinds.a_shared, batch.kinds.b_shared
+    return kernel.batch.kinds.a_shared, kernel.batch.kinds.b_shared
 
 
-def matrices_touched(batch: GemmBatch, schedule: TileSchedule) -> tuple[Values, Values]:
+def matrices_touched(kernel: Kernel) -> tuple[Values, Values]:
     """Matrices of A and of B that one wave touches."""
-    a_shared, b_shared = _shared(batch)
-    return where(a_shared, 1.0, schedule.matrices), where(b_shared, 1.0, schedule.matrices)
+    matrices = kernel.schedule.matrices
+    a_shared, b_shared = _shared(kernel)
+    return where(a_shared, 1.0, matrices), where(b_shared, 1.0, matrices)
 
 
 def merged_share(panels: Values, cluster_size: Values, gpu: GpuSpec) -> Values:
@@ -254,12 +252,12 @@ def _written(kernel: Kernel, output: Values, reads: Values, kept: Values) -> Val
     return written + gpu.profiler_left_bytes * (1.0 - _panels_kept(passed, _capacity(kernel)))
 
 
-def _misaligned_bytes(batch: GemmBatch, numbers: KernelNumbers) -> Values:
+def _misaligned_bytes(kernel: Kernel) -> Values:
     """L2's work beyond the output itself, in bytes, for rows that are stored in several pieces."""
-    pieces = further_pieces(batch.output_pitch_bytes)
+    batch, pieces = kernel.batch, further_pieces(kernel.batch.output_pitch_bytes)
     piece_bytes = room_numbers("kernel_model").l2_piece_bytes
     stored_row = minimum(power_of_two_divisor(batch.cta_n) * batch.out_bits / 8.0, piece_bytes)
-    return numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
+    return kernel.numbers.misalignment.write_cost * batch.output_bytes * pieces * piece_bytes / stored_row
 
 
 def kept_share(needed_bytes: Values, capacity_bytes: Values, order: float = 4.0) -> Values:
@@ -292,7 +290,7 @@ def _capacity(kernel: Kernel) -> Values:
 
 def _spilled_at_once(kernel: Kernel) -> Values:
     """Bytes of spilled registers of all CTAs that run."""
-    return kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel.resources)
+    return kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel)
 
 
 def _spilled_held(kernel: Kernel) -> Values:
@@ -317,7 +315,7 @@ def _spilled_written(kernel: Kernel, output: Values, reads: Values) -> Values:
     used = kept_share(_spilled_at_once(kernel), half, order)
     times = schedule.tiles * schedule.k_tiles * (1.0 - used)
     times = times + (schedule.tiles - schedule.resident) * (1.0 - resting)
-    return kernel.cluster_size * spilled_bytes(kernel.resources) * times
+    return kernel.cluster_size * spilled_bytes(kernel) * times
 
 
 def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
@@ -325,14 +323,14 @@ def _panels_kept(passed_bytes: Values, capacity: Values) -> Values:
     return kept_share(passed_bytes, capacity, room_numbers("kernel_model").l2_panel_order)
 
 
-def _fresh_panels(panels: _WavePanels, kernel: Kernel) -> tuple[Values, Values]:
+def _fresh_panels(kernel: Kernel, panels: _WavePanels) -> tuple[Values, Values]:
     """Shares of a wave's minor and major panels that come from DRAM [1]: new ones and evicted ones."""
     schedule, capacity = kernel.schedule, _capacity(kernel)
     minor_new, major_new = panels.new
     across = minimum((schedule.groups - 1.0) * major_new, 1.0 - major_new)
     next_wave = _panels_kept(panels.until_minor_bytes, capacity)
     if kernel.family.tile_order.serpentine:
-        next_group = _kept_by_turn(panels, schedule, capacity)
+        next_group = _kept_by_turn(kernel, panels)
     else:
         next_group = _panels_kept(panels.until_major_bytes, capacity)
     # Waves that begin within a step share its major panel with the wave before.
@@ -340,11 +338,12 @@ def _fresh_panels(panels: _WavePanels, kernel: Kernel) -> tuple[Values, Values]:
     return 1.0 - (1.0 - minor_new) * next_wave, 1.0 - across * next_group - within * next_wave
 
 
-def _kept_by_turn(panels: _WavePanels, schedule: TileSchedule, capacity: Values) -> Values:
+def _kept_by_turn(kernel: Kernel, panels: _WavePanels) -> Values:
     """Share of the major panels that L2 keeps until the next group walks back over them [1].
 
     The first ones come after a wave, the last ones after two groups: Gauss's three points between them.
     """
+    schedule, capacity = kernel.schedule, _capacity(kernel)
     near = minimum(panels.until_minor_bytes, panels.until_last_bytes)
     far = where(schedule.group * schedule.group_steps > schedule.resident, panels.until_last_bytes, near)
     middle, reach = 0.5 * (far + near), 0.5 * math.sqrt(0.6) * (far - near)
@@ -360,9 +359,9 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     barrier holds CTAs together: like a random walk, they drift apart with the root of the k tiles. A panel that one
     tile alone needs is never late.
     """
-    schedule, gpu, numbers, resources = kernel.schedule, kernel.gpu, kernel.numbers, kernel.resources
-    ctas, spilled = kernel.cluster_size * schedule.resident, spilled_l2_bytes(resources, numbers.spilling)
-    asked = requests * schedule.resident / (schedule.tiles * schedule.k_tiles) + ctas * spilled
+    schedule, gpu, numbers = kernel.schedule, kernel.gpu, kernel.numbers
+    spilled = kernel.cluster_size * schedule.resident * spilled_l2_bytes(kernel)
+    asked = requests * schedule.resident / (schedule.tiles * schedule.k_tiles) + spilled
     in_step = _math_clk(kernel) * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
     delayed = kept_share(in_step, asked)
     shared = 1.0 - 1.0 / maximum(minimum(schedule.minor_panels, schedule.major_panels), 1.0)
@@ -415,8 +414,9 @@ def _edge_reads(kernel: Kernel, streamed: Values) -> Values:
     return again
 
 
-def fresh_share(moved: Traffic, schedule: TileSchedule) -> Values:
+def fresh_share(kernel: Kernel, moved: Traffic) -> Values:
     """Share of a wave's panels that come from DRAM [1]; all CTAs that request such a panel wait for DRAM."""
+    schedule = kernel.schedule
     touched_bytes = maximum(schedule.tiles / schedule.resident, 1.0) * moved.wave_bytes
     return minimum(moved.dram_read_bytes / touched_bytes, 1.0)
 
@@ -441,11 +441,12 @@ class _WavePanels:
         return self.minor_bytes + self.major_bytes
 
 
-def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
+def _wave_panels(kernel: Kernel) -> _WavePanels:
     """The panels of a wave, and what L2 takes in until they are read again.
 
     The next wave of a group reads the same minor panels, the next group the whole major operand of the matrix.
     """
+    batch, schedule = kernel.batch, kernel.schedule
     a_bytes, b_bytes = batch.a_bytes_per_element, batch.b_bytes_per_element
     m_panel: Values = batch.cluster_m * batch.cta_m * a_bytes * batch.k * schedule.filled_m
     n_panel: Values = batch.cluster_n * batch.cta_n * b_bytes * batch.k * schedule.filled_n
@@ -453,7 +454,7 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     m_panel = scaled(m_panel, k_share) * where(batch.kinds.a_shared, 1.0, batch.kinds.a_distinct)
     n_panel = scaled(n_panel, k_share) * where(batch.kinds.b_shared, 1.0, batch.kinds.b_distinct)
     minor_panel, major_panel = in_order(schedule.minor_is_m, m_panel, n_panel)
-    minor_matrices, major_matrices = in_order(schedule.minor_is_m, *matrices_touched(batch, schedule))
+    minor_matrices, major_matrices = in_order(schedule.minor_is_m, *matrices_touched(kernel))
     minor = schedule.minor_panels * minor_panel * minor_matrices
     major = schedule.major_panels * major_panel * major_matrices
     # Outputs take lines of L2 as well.
@@ -469,12 +470,13 @@ def _wave_panels(batch: GemmBatch, schedule: TileSchedule) -> _WavePanels:
     return _WavePanels(minor, major, until_minor, until_major, until_last, new)
 
 
-def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Values, Values]) -> Values:
+def _crossing_share(kernel: Kernel, panels: _WavePanels, equal: tuple[Values, Values]) -> Values:
     """Share of a wave's bytes that cross from one half of L2 to the other [1].
 
     A line that several GPCs read crosses once, unless all of them happen to be on the line's own side. A GPC
     counts once: `equal` are the shares of requests for A, and for B, that another one of their GPC equals.
     """
+    schedule = kernel.schedule
     # Splits of a tile want other lines of its panels.
     clusters = minimum(schedule.resident, schedule.tiles) / schedule.splits_at_once
     minor_equal, major_equal = in_order(schedule.minor_is_m, *equal)
@@ -484,7 +486,7 @@ def _crossing_share(panels: _WavePanels, schedule: TileSchedule, equal: tuple[Va
     return (panels.minor_bytes * minor_cross + panels.major_bytes * major_cross) / panels.bytes
 
 
-def _merged_bytes(asked: _Requests, new: tuple[Values, Values], l2_us: Values, kernel: Kernel) -> Values:
+def _merged_bytes(kernel: Kernel, asked: _Requests, new: tuple[Values, Values], l2_us: Values) -> Values:
     """Bytes of equal requests that merge; `new` are the shares of minor and major panels that L2 never held.
 
     Evicted panels are left out: with them a larger L2, which evicts less, would merge less and serve more.
