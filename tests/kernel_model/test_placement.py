@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,15 +13,17 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.placement import (
     ctas_of_fullest_gpc,
     gpc_of_clusters,
     requests_in_order,
 )
-from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.family import TileOrder
+from gemm_model.kernels.registry import family_of
 from tests.cases import cases
-from tests.kernel_model.kernels import H200, found_of
+from tests.kernel_model.kernels import H200
+from tests.typed_numbers import numbers
 
 TWO_GPCS = replace(H200, tpc_rounds=((0, 1), (0, 1)), resident_clusters={1: 8, 2: 4}, sm_count=8)
 
@@ -33,9 +36,16 @@ PLAIN = replace(STRAIGHT, plain_launch=True)
 def asked(gpu, m, n, order=SERPENTINE, *, matrices=1, shared=(False, False), **kernel):
     problem = GemmProblem.of(m, n, 4096, batch=matrices)
     batch = batch_of([(problem, KernelConfig(cta_m=128, cta_n=128, **kernel))])
-    schedule = tile_schedule(batch, found_of(batch, gpu), order)
-    merging = replace(gpu, l2_merging_sms=4.0)
-    return requests_in_order(schedule, batch.cluster_m * batch.cluster_n, merging, order, shared)
+    gpu = replace(gpu, l2_merging_sms=4.0)
+    ordered = replace(family_of("quack", gpu), tile_order=order)
+    shape = geometry_of(batch, 4096.0, gpu, ordered)
+    return requests_in_order(kernel_on(shape, gpu, numbers()), shared)
+
+
+def fullest(ctas, cluster_size, gpu, order, spread=False):
+    family = SimpleNamespace(tile_order=order)
+    kernel = SimpleNamespace(ctas=ctas, cluster_size=cluster_size, gpu=gpu, family=family)
+    return ctas_of_fullest_gpc(kernel, spread)
 
 
 def test_ctas_fill_one_sm_of_each_tpc_of_a_round_then_the_other():
@@ -172,29 +182,25 @@ THREE_TO_ONE = replace(H200, tpc_rounds=((0, 0, 1), (0,)), resident_clusters={1:
     ],
 )
 def test_how_many_ctas_lie_on_the_fullest_gpc(ctas_per_cluster, ctas, expected):
-    counted = [
-        ctas_of_fullest_gpc(float(each), ctas_per_cluster, THREE_TO_ONE, IN_TURN, False) for each in ctas
-    ]
+    counted = [fullest(float(each), ctas_per_cluster, THREE_TO_ONE, IN_TURN) for each in ctas]
     assert counted == expected
     sizes = np.full(len(ctas), ctas_per_cluster)
-    assert (
-        ctas_of_fullest_gpc(np.array(ctas, float), sizes, THREE_TO_ONE, IN_TURN, False).tolist() == expected
-    )
+    assert fullest(np.array(ctas, float), sizes, THREE_TO_ONE, IN_TURN).tolist() == expected
 
 
 def test_ctas_all_over_the_card_and_on_one_whose_order_is_not_known():
-    assert ctas_of_fullest_gpc(6.0, 1.0, THREE_TO_ONE, IN_TURN, True) == 3.0
+    assert fullest(6.0, 1.0, THREE_TO_ONE, IN_TURN, True) == 3.0
     unknown = replace(THREE_TO_ONE, tpc_rounds=())
-    assert ctas_of_fullest_gpc(6.0, 1.0, unknown, IN_TURN, False) == 0.0
+    assert fullest(6.0, 1.0, unknown, IN_TURN) == 0.0
 
 
 def test_a_plain_launch_takes_one_sm_of_each_tpc_before_the_other():
     plain = TileOrder(name="plain", plain_launch=True)
-    counted = [ctas_of_fullest_gpc(float(each), 1.0, THREE_TO_ONE, plain, False) for each in range(9)]
+    counted = [fullest(float(each), 1.0, THREE_TO_ONE, plain) for each in range(9)]
     # Both SMs of the TPC that GPC 0 has more in the first round; then GPCs 0 1 0, the other SMs 0 1 0.
     assert counted == [0, 1, 2, 3, 3, 4, 5, 5, 6]
     # Clusters of two are launched as clusters.
-    assert ctas_of_fullest_gpc(4.0, 2.0, THREE_TO_ONE, plain, False) == 4
+    assert fullest(4.0, 2.0, THREE_TO_ONE, plain) == 4
 
 
 def test_plain_launches_of_an_h200_lie_as_they_were_seen_to():
@@ -202,4 +208,4 @@ def test_plain_launches_of_an_h200_lie_as_they_were_seen_to():
     # and 49 are of one GPC, which holds most until all GPCs are full.
     plain = TileOrder(name="plain", plain_launch=True)
     seen = {8: 8, 16: 9, 24: 10, 32: 11, 48: 12, 64: 12, 112: 16, 132: 18}
-    assert {ctas: ctas_of_fullest_gpc(float(ctas), 1.0, H200, plain, False) for ctas in seen} == seen
+    assert {ctas: fullest(float(ctas), 1.0, H200, plain) for ctas in seen} == seen

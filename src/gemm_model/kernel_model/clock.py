@@ -8,8 +8,7 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
-from gemm_model.kernel_model.kernel import Geometry, Kernel
-from gemm_model.kernel_model.launch_context import LaunchContext
+from gemm_model.kernel_model.kernel import Geometry, Kernel, KernelWaves
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import Traffic
 from gemm_model.kernels.mechanisms import Record
@@ -177,38 +176,37 @@ def _capped_rule(kernel: Kernel, work: Work, beside_us: ClockRule) -> ClockRule:
     return capped
 
 
-def highest_clk_mhz(gpu: GpuSpec, clock: Record, around: LaunchContext) -> float:
+def highest_clk_mhz(kernel: KernelWaves) -> float:
     """Upper bound [MHz] of the clock that the search finds for any kernel.
 
     No rule asks for more than the clock of a light load, at a distance C from the first clock of the search: this
     bound lies C / (1 - slope^2) above that, as a secant cut short may. Under a
     power cap the clock of a light load is the highest.
     """
-    numbers = room_numbers("kernel_model")
+    gpu, clock, numbers = kernel.gpu, kernel.numbers.clock, room_numbers("kernel_model")
     first, steepest = numbers.first_clock_share, numbers.steepest_clock_slope
-    if around.settled:
+    if kernel.around.settled:
         return gpu.sm_clk_mhz * light_load_share(gpu, clock) * (1.0 + numbers.settled_within)
     above = max(light_load_share(gpu, clock) - first, 0.0)
     sag = (1.0 - gpu.mma_clk_share) * clock.droop_mma
     slope = min((sag + above) / first, steepest)
     share = first + above / (1.0 - slope * slope)
-    return gpu.sm_clk_mhz * (max(share, 1.0) if around.profiled else share)
+    return gpu.sm_clk_mhz * (max(share, 1.0) if kernel.around.profiled else share)
 
 
-def clock_without_loads_mhz(
-    gpu: GpuSpec, clock: Record, around: LaunchContext, mma_clk: Values, waves_clk: Values
-) -> Values:
+def clock_without_loads_mhz(kernel: KernelWaves, waves_clk: Values) -> Values:
     """Upper bound [MHz] of the clock of a kernel whose waves wait for no load, with the search's error.
 
-    MMAs run during `mma_clk` of the `waves_clk` (`burst_clock_mhz`). A kernel that waits for loads may run at a
+    MMAs run during a part of the `waves_clk` (`burst_clock_mhz`). A kernel that waits for loads may run at a
     higher clock, but it waits longer than the clock saves, since the sag falls as the total of clocks grows.
     A power cap may only lower the clock. A locked clock recovers during long waves.
     """
-    highest = highest_clk_mhz(gpu, clock, around)
-    if around.profiled:
+    gpu, highest = kernel.gpu, highest_clk_mhz(kernel)
+    if kernel.around.profiled:
         return highest
     found: Values = gpu.sm_clk_mhz
     if gpu.clock_recovery_us is None:
         waves_us = maximum(waves_clk / highest, SHORTEST_WAVES_US)
-        found = burst_clock_mhz(gpu, clock, mma_clk / (waves_us * highest), 0.0, waves_us)
+        mma_clk = kernel.flop * kernel.batch.multiplier_share / (kernel.rate * gpu.sm_count)
+        found = burst_clock_mhz(gpu, kernel.numbers.clock, mma_clk / (waves_us * highest), 0.0, waves_us)
     return minimum(found * (1.0 + room_numbers("kernel_model").settled_within), highest)

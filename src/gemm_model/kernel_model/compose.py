@@ -285,15 +285,13 @@ def _gpc_tile_us(kernel: Kernel, moved: Traffic, spread: Flags) -> Values:
 
     Stores do not pass it, nor what one half of L2 reads from the other.
     """
-    gpu, numbers, order = kernel.gpu, kernel.numbers, kernel.family.tile_order
-    ctas = kernel.schedule.resident * kernel.cluster_size
-    on_gpc = ctas_of_fullest_gpc(ctas, kernel.cluster_size, gpu, order, spread)
+    gpu, on_gpc = kernel.gpu, ctas_of_fullest_gpc(kernel, spread)
     in_bytes = (moved.l2_load_bytes - moved.l2_store_bytes - moved.crossing_bytes) / kernel.schedule.tiles
-    gpcs = gpcs_to_saturate_l2(gpu) / numbers.l2.gpc_efficiency
-    return in_bytes * (gpcs * on_gpc / ctas) / (gpu.l2_read_bytes_per_us * gpu.tensor_load_gain)
+    gpcs = gpcs_to_saturate_l2(gpu) / kernel.numbers.l2.gpc_efficiency
+    return in_bytes * (gpcs * on_gpc / kernel.ctas) / (gpu.l2_read_bytes_per_us * gpu.tensor_load_gain)
 
 
-def settled_mhz(work: Waves, clock: ClockRule, kernel: Kernel) -> Values:
+def settled_mhz(kernel: Kernel, work: Waves, clock: ClockRule) -> Values:
     """The clock at which a kernel's intensity calls for that same clock.
 
     A slower clock makes a kernel less intense, so the rule less the clock falls and has one root. Secants find

@@ -61,9 +61,8 @@ def edge_fill(kernel: Kernel) -> EdgeFill:
     a_boxes, b_boxes = (scaled(each, schedule.splits_at_once) for each in matrices_touched(kernel))
     fill_a = batch.cta_m * batch.a_bytes_per_element * _fill_cost(kernel, a_edge, a_boxes)
     fill_b = batch.cta_n / holders * batch.b_bytes_per_element * _fill_cost(kernel, b_edge, b_boxes)
-    ctas = schedule.resident * kernel.cluster_size
     return EdgeFill(
-        bytes_per_wave=(fill_a + fill_b) * (ctas * schedule.k_tiles * kernel.resources.cta_k),
+        bytes_per_wave=(fill_a + fill_b) * (kernel.ctas * schedule.k_tiles * kernel.resources.cta_k),
         hidden=where(_two_way(kernel), kernel.numbers.edge_tiles.two_way_hidden, 0.0),
         readers=where(fill_a >= fill_b, a_edge.readers, b_edge.readers),
     )

@@ -58,6 +58,11 @@ class KernelWaves(Launched):
     def cluster_size(self) -> Values:
         return self.batch.cluster_m * self.batch.cluster_n
 
+    @property
+    def ctas(self) -> Values:
+        """CTAs that run at once."""
+        return self.schedule.resident * self.cluster_size
+
 
 @formula_record
 class Kernel(KernelWaves):

@@ -95,7 +95,7 @@ def _composed(kernel: Kernel) -> _Composed:
         asked=asked,
         work=work,
         clock=clock,
-        sm_clk_mhz=settled_mhz(work, clock.inside, kernel),
+        sm_clk_mhz=settled_mhz(kernel, work, clock.inside),
         exposed_clk=exposed,
     )
 

@@ -91,13 +91,11 @@ def spread_out(kernel: KernelWaves) -> Flags:
     if not kernel.around.chained:
         return False
     batch, schedule = kernel.batch, kernel.schedule
-    ctas = schedule.resident * kernel.cluster_size
     one_tile = (batch.schedule == PINGPONG) & (schedule.tiles <= schedule.resident)
-    beside: Flags = one_tile & _dependent(kernel) & (2.0 * ctas <= kernel.gpu.sm_count)
+    beside: Flags = one_tile & _dependent(kernel) & (2.0 * kernel.ctas <= kernel.gpu.sm_count)
     return beside
 
 
 def grid_us(kernel: KernelWaves) -> Values:
     """From the start of a grid's first CTA to that of its last one."""
-    ctas = kernel.schedule.resident * kernel.cluster_size
-    return kernel.numbers.launch.full_grid_us * ctas / kernel.gpu.sm_count
+    return kernel.numbers.launch.full_grid_us * kernel.ctas / kernel.gpu.sm_count

@@ -20,7 +20,7 @@ def least_us(kernel: KernelWaves) -> Values:
     These are the terms of launch, MMA warps and DRAM in `kernel_time.kernel_time`, at a tenth of the cost;
     all other terms add to them. A wait for loads raises the clock, but gains less than the wait costs.
     """
-    batch, waves, gpu, numbers = kernel.batch, kernel.schedule, kernel.gpu, kernel.numbers
+    waves = kernel.schedule
     mainloop = waves.k_tiles * math_clk(kernel)
     epilogue, _ = whole_epilogue_clk(kernel)
     hidden = hidden_clk(kernel, mainloop, epilogue)
@@ -29,9 +29,8 @@ def least_us(kernel: KernelWaves) -> Values:
     last = last_wave_weight(kernel)
     waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
     clk = exposed_clk(kernel, epilogue, hidden) + exposed_turns(kernel) * turn_clk(kernel)
-    clk_mhz = highest_clk_mhz(gpu, numbers.clock, kernel.around)
-    mma_clk = kernel.flop * batch.multiplier_share / (kernel.rate * gpu.sm_count)
-    waves_us = waves_clk / clock_without_loads_mhz(gpu, numbers.clock, kernel.around, mma_clk, waves_clk)
+    clk_mhz = highest_clk_mhz(kernel)
+    waves_us = waves_clk / clock_without_loads_mhz(kernel, waves_clk)
     from_dram = 1.0 if kernel.l2 == COLD else 0.0
     if kernel.l2 == COLD and not kernel.around.keeps_operands:
         counted = (waves.full_waves * waves.resident + last * waves.last_tiles) / waves.tiles

@@ -12,9 +12,8 @@ import numpy as np
 
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import Flags, Values, any_of, ceil, floor, in_order, minimum, taken, where
-from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.straight import called
-from gemm_model.kernel_model.tile_schedule import TileSchedule
+from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernels.family import TileOrder
 
 ORDERED_SIZES = (1, 2, 4)
@@ -23,25 +22,20 @@ SMS_PER_TPC = 2
 """SMs of a TPC [SMs]; all GPUs from sm70 on; CUDA driver."""
 
 
-def requests_in_order(
-    schedule: TileSchedule,
-    ctas_per_cluster: Values,
-    gpu: GpuSpec,
-    order: TileOrder,
-    shared: tuple[Flags, Flags] = (False, False),
-) -> tuple[Values, Values] | None:
+def requests_in_order(kernel: Kernel, shared: tuple[Flags, Flags]) -> tuple[Values, Values] | None:
     """Requests that L2 sees for each that an SM makes: for panels of the minor extent, and of the major one.
 
     Clusters take tiles in their order, GPCs clusters in that of the launcher; requests of one GPC for the
     same panel merge. Each matrix of a batch has panels of its own, but of A, or B, where it is `shared`.
     For clusters of ORDERED_SIZES CTAs; None where the order of the GPU's TPCs is not known.
     """
+    gpu, schedule = kernel.gpu, kernel.schedule
     if not gpu.tpc_rounds:
         return None
-    counted = _counted_once(gpu.tpc_rounds, gpu.l2_merging_sms, order)
+    counted = _counted_once(gpu.tpc_rounds, gpu.l2_merging_sms, kernel.family.tile_order)
     minor_shared, major_shared = in_order(schedule.minor_is_m, *(where(each, 1.0, 0.0) for each in shared))
     return counted.of_waves(
-        ctas_per_cluster,
+        kernel.cluster_size,
         (minor_shared, major_shared),
         (schedule.group, schedule.group_steps, schedule.groups),
         schedule.resident,
@@ -76,18 +70,17 @@ def gpc_of_taken_sms(tpc_rounds: Sequence[Sequence[int]]) -> list[int]:
     return ahead * SMS_PER_TPC + one_of_each * SMS_PER_TPC
 
 
-def ctas_of_fullest_gpc(
-    ctas: Values, ctas_per_cluster: Values, gpu: GpuSpec, order: TileOrder, spread: Flags
-) -> Values:
+def ctas_of_fullest_gpc(kernel: Kernel, spread: Flags) -> Values:
     """CTAs on the GPC that holds most of those that run; 0 where the order of the GPU's TPCs is not known.
 
     Single CTAs and clusters of two lie in the launcher's order, which takes SMs as `gpc_of_taken_sms` says
     where the launch names no cluster, larger clusters and those that are `spread` evenly. Source: bulk reads
     of 16 to 48 CTAs, the slowest of which read an even share of what one GPC does (h200, three cards).
     """
-    if not gpu.tpc_rounds:
+    ctas, ctas_per_cluster = kernel.ctas, kernel.cluster_size
+    if not kernel.gpu.tpc_rounds:
         return 0.0
-    most, gpcs = _most_of_a_gpc(gpu.tpc_rounds, order.plain_launch)
+    most, gpcs = _most_of_a_gpc(kernel.gpu.tpc_rounds, kernel.family.tile_order.plain_launch)
     sms = float(most.shape[1] - 1)
     row = minimum(ctas_per_cluster, float(SMS_PER_TPC)) - 1.0
     in_order = taken(most, row * (sms + 1.0) + minimum(ctas, sms))

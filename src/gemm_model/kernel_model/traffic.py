@@ -132,7 +132,7 @@ def _l2_stores(kernel: Kernel, written: Values) -> tuple[Values, Values]:
 
 def _l2_launch_bytes(kernel: Kernel) -> Values:
     """Bytes that a counter of L2 shows of the launch itself."""
-    of_ctas = room_numbers("kernel_model").l2_bytes_per_cta * kernel.schedule.resident * kernel.cluster_size
+    of_ctas = room_numbers("kernel_model").l2_bytes_per_cta * kernel.ctas
     return kernel.gpu.l2_launch_bytes + of_ctas
 
 
@@ -203,7 +203,7 @@ def _equal_shares(kernel: Kernel, panels: tuple[Values, Values]) -> tuple[Values
     """
     gpu, schedule, cluster_size = kernel.gpu, kernel.schedule, kernel.cluster_size
     by_chance = tuple(merged_share(each, cluster_size, gpu) for each in panels)
-    launched = requests_in_order(schedule, cluster_size, gpu, kernel.family.tile_order, _shared(kernel))
+    launched = requests_in_order(kernel, _shared(kernel))
     if launched is None:
         return by_chance[0], by_chance[1]
     small = cluster_size <= ORDERED_SIZES[-1]
@@ -290,7 +290,7 @@ def _capacity(kernel: Kernel) -> Values:
 
 def _spilled_at_once(kernel: Kernel) -> Values:
     """Bytes of spilled registers of all CTAs that run."""
-    return kernel.schedule.resident * kernel.cluster_size * spilled_bytes(kernel)
+    return kernel.ctas * spilled_bytes(kernel)
 
 
 def _spilled_held(kernel: Kernel) -> Values:
@@ -360,7 +360,7 @@ def _late_share(kernel: Kernel, streamed: Values, requests: Values) -> Values:
     tile alone needs is never late.
     """
     schedule, gpu, numbers = kernel.schedule, kernel.gpu, kernel.numbers
-    spilled = kernel.cluster_size * schedule.resident * spilled_l2_bytes(kernel)
+    spilled = kernel.ctas * spilled_l2_bytes(kernel)
     asked = requests * schedule.resident / (schedule.tiles * schedule.k_tiles) + spilled
     in_step = _math_clk(kernel) * room_numbers("kernel_model").bytes_in_step * gpu.sm_count
     delayed = kept_share(in_step, asked)
