@@ -8,9 +8,19 @@ from typing import Any
 from gemm_model.choice.selection import Choice, Ranking
 from gemm_model.core.fields import number_text
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, band_text, points
+from gemm_model.report.page.content import (
+    COLORS,
+    SHOWN,
+    Fact,
+    Figure,
+    Listing,
+    Page,
+    band_text,
+    figure,
+    points,
+)
 
-SHOWN = 16
+MOST_SHOWN = 16
 """Kernels in the plot and the list [1]; rankings; chosen: the map of tiles and clusters holds all that were
 ranked."""
 Cells = Sequence[Sequence[Choice | None]]
@@ -46,26 +56,19 @@ def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
     config = ranking.best.candidate.config
+    cluster = f"{config.cluster_m}x{config.cluster_n}"
     return [
-        Fact(
-            label="Best kernel",
-            value=f"{config.cta_m}x{config.cta_n}",
-            note=f"cluster {config.cluster_m}x{config.cluster_n}, {config.schedule}",
-        ),
-        Fact(label="Predicted", value=f"{number_text(best.runtime_us)} us", note=band_text(best)),
-        Fact(label="Speed", value=f"{problem.flop / best.runtime_us / 1e6:.4g}", note="TFLOP/s"),
-        Fact(label="Limiter", value=limited_by or best.limiter, note="of the best kernel"),
-        Fact(
-            label="Tied with it",
-            value=f"{ranking.tied_with_best - 1}",
-            note=f"of {ranking.kernels:,} kernels",
-        ),
+        Fact("Best kernel", f"{config.cta_m}x{config.cta_n}", f"cluster {cluster}, {config.schedule}"),
+        Fact("Predicted", f"{number_text(best.runtime_us)} us", band_text(best)),
+        Fact("Speed", f"{problem.flop / best.runtime_us / 1e6:.4g}", "TFLOP/s"),
+        Fact("Limiter", limited_by or best.limiter, "of the best kernel"),
+        Fact("Tied with it", f"{ranking.tied_with_best - 1}", f"of {ranking.kernels:,} kernels"),
     ]
 
 
 def ranking_figure(ranking: Ranking) -> Figure:
     """The fastest kernels with their error bands; those tied with the first in their own colour."""
-    shown = ranking.choices[:SHOWN]
+    shown = ranking.choices[:MOST_SHOWN]
     traces = []
     for name, color, choices in (
         ("tied with the first", "@blue", [each for each in shown if each.tie_group == 1]),
@@ -80,25 +83,10 @@ def ranking_figure(ranking: Ranking) -> Figure:
             name, times_us, [_label(each) for each in choices], {"color": color, "size": 10}, texts
         )
         traces.append(trace | {"error_x": error})
-    return Figure(
-        title="Ranking",
-        note=f"Predicted time and error band of the {len(shown)} fastest kernels, each in its best tile "
-        f"order. Why the first: {ranking.reason}.",
-        traces=[trace for trace in traces if trace["x"]],
-        layout={
-            "showlegend": True,
-            "xaxis": {"title": "predicted (us)"},
-            "yaxis": {
-                "autorange": "reversed",
-                "categoryorder": "array",
-                "categoryarray": [_label(each) for each in shown],
-                "type": "category",
-                "dtick": 1,
-            },
-        },
-        height_px=120 + 36 * len(shown),
-        wide=True,
-    )
+    traces = [trace for trace in traces if trace["x"]]
+    axes = {"yaxis": {"categoryarray": [_label(each) for each in shown]}}
+    words = {"count": len(shown), "reason": ranking.reason}
+    return figure("ranking", traces, axes, words, height_px=120 + 36 * len(shown), wide=True)
 
 
 def _label(choice: Choice) -> str:
@@ -117,20 +105,14 @@ def tile_map(ranking: Ranking) -> Figure:
     tiles = sorted({tile for tile, _ in fastest}, key=_extents)
     clusters = sorted({cluster for _, cluster in fastest}, key=_extents)
     cells = [[fastest.get((tile, cluster)) for tile in tiles] for cluster in clusters]
-    return Figure(
-        title="Tile against cluster",
-        note="How much slower the fastest kernel of a tile and cluster is than the best; "
-        "its dot tells its limiter.",
-        traces=[_heat(cells, ranking), *_limiter_dots(cells)],
-        layout={
-            "showlegend": True,
-            "xaxis": _axis("CTA tile", tiles) | {"tickangle": -90},
-            "yaxis": _axis("cluster", clusters),
-        },
-        height_px=160 + 44 * len(clusters),
-        min_width_px=110 + 42 * len(tiles),
-        wide=True,
-    )
+    names = {"xaxis": tiles, "yaxis": clusters}
+    axes = {axis: {"tickvals": list(range(len(own))), "ticktext": own} for axis, own in names.items()}
+    size: dict[str, Any] = {
+        "height_px": 160 + 44 * len(clusters),
+        "min_width_px": 110 + 42 * len(tiles),
+        "wide": True,
+    }
+    return figure("tile_map", [_heat(cells, ranking), *_limiter_dots(cells)], axes, **size)
 
 
 def _heat(cells: Cells, ranking: Ranking) -> dict[str, Any]:
@@ -140,23 +122,12 @@ def _heat(cells: Cells, ranking: Ranking) -> dict[str, Any]:
         return [[missing if choice is None else value(choice) for choice in row] for row in cells]
 
     return {
-        "type": "heatmap",
+        **SHOWN["traces"]["heat"],
         "x": list(range(len(cells[0]))),
         "y": list(range(len(cells))),
-        # Beyond twice the best time all colours are the same.
         "z": grid(lambda choice: min(_slower(choice, ranking), 1.0)),
-        "zmin": 0.0,
-        "zmax": 1.0,
         "text": grid(lambda choice: f"{_slower(choice, ranking):.0%}", ""),
-        "texttemplate": "%{text}",
-        "textfont": {"color": "@text"},
         "hovertext": grid(lambda choice: _description(choice, ranking), ""),
-        "hoverinfo": "text",
-        "colorscale": "@scale",
-        "showscale": False,
-        "showlegend": False,
-        "xgap": 2,
-        "ygap": 2,
     }
 
 
@@ -175,35 +146,17 @@ def _limiter_dots(cells: Cells) -> list[dict[str, Any]]:
     return dots
 
 
-def _axis(title: str, names: Sequence[str]) -> dict[str, Any]:
-    ticks = {"tickvals": list(range(len(names))), "ticktext": names}
-    return {"title": title, **ticks, "showgrid": False, "zeroline": False}
-
-
 def ranking_list(ranking: Ranking) -> Listing:
     """The fastest kernels as a table."""
     rows = []
-    for choice in ranking.choices[:SHOWN]:
+    for choice in ranking.choices[:MOST_SHOWN]:
         config, prediction = choice.candidate.config, choice.prediction
         band = "" if prediction.error_band is None else f"{prediction.error_band:.1%}"
-        rows.append(
-            (
-                kernel_name(choice.candidate),
-                str(choice.rank),
-                str(choice.tie_group),
-                f"{prediction.runtime_us:.4g}",
-                band,
-                f"{ranking.problem.flop / prediction.runtime_us / 1e6:.4g}",
-                prediction.limiter,
-                f"{config.raster} {config.swizzle}",
-            )
-        )
-    return Listing(
-        title="The fastest kernels",
-        note="Kernels of a tie group differ by less than the error band of its first.",
-        header=("kernel", "rank", "tie group", "us", "band", "TFLOP/s", "limiter", "raster, swizzle"),
-        rows=rows,
-    )
+        speed = f"{ranking.problem.flop / prediction.runtime_us / 1e6:.4g}"
+        times = (f"{prediction.runtime_us:.4g}", band, speed, prediction.limiter)
+        name, places = kernel_name(choice.candidate), (str(choice.rank), str(choice.tie_group))
+        rows.append((name, *places, *times, f"{config.raster} {config.swizzle}"))
+    return Listing(**SHOWN["listings"]["ranking"], rows=rows)
 
 
 def _extents(name: str) -> tuple[int, int]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
 
+from gemm_model.config import read_toml
 from gemm_model.core.prediction import Prediction
 
 COLORS = ("@blue", "@orange", "@teal", "@purple", "@pink", "@olive", "@gray", "@red")
 """Names of colours, in the order in which the parts of a figure take them; the page's script puts the
 colour of the current mode (light or dark) in their place."""
+SHOWN = read_toml("shown")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One number at the top of a page."""
 
@@ -39,6 +42,21 @@ class Figure:
     wide: bool = False
 
 
+def figure(
+    name: str,
+    traces: Sequence[Mapping[str, Any]],
+    axes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    words: Mapping[str, Any] = MappingProxyType({}),
+    **size: Any,
+) -> Figure:
+    """The figure that `config/shown.toml` describes: `axes` add to its layout, its note holds `words`."""
+    told = SHOWN["figures"][name]
+    layout = {**told["layout"], **{axis: told["layout"][axis] | own for axis, own in axes.items()}}
+    return Figure(
+        title=told["title"], note=told["note"].format(**words), traces=traces, layout=layout, **size
+    )
+
+
 def points(
     name: str, x: Sequence[Any], y: Sequence[Any], marker: Mapping[str, Any], texts: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -57,17 +75,9 @@ def bars(
 ) -> Figure:
     """Horizontal bars of (name, value, what hovering shows), the first on top; each may `start` off 0."""
     names, values, texts = zip(*shown, strict=True) if shown else ((), (), ())
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "x": values,
-        "y": names,
-        "marker": {"color": ["@blue" if value >= 0 else "@red" for value in values]},
-        "text": texts,
-        "textposition": "none",
-        "hoverinfo": "text",
-        **({"base": starts} if starts else {}),
-    }
+    colors = ["@blue" if value >= 0 else "@red" for value in values]
+    trace = {**SHOWN["traces"]["bars"], "orientation": "h", "x": values, "y": names, "text": texts}
+    trace |= {"marker": {"color": colors}, **({"base": starts} if starts else {})}
     layout = {"xaxis": {"title": axis}, "yaxis": {"autorange": "reversed"}}
     return Figure(title=title, note=note, traces=[trace], layout=layout, height_px=100 + 26 * len(shown))
 

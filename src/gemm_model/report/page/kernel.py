@@ -15,7 +15,18 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.explanation import Explanation, limits
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, band_text, bars, points
+from gemm_model.report.page.content import (
+    COLORS,
+    SHOWN,
+    Fact,
+    Figure,
+    Listing,
+    Page,
+    band_text,
+    bars,
+    figure,
+    points,
+)
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
@@ -42,14 +53,10 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
         title=gemm_title(problem),
         subtitle=name,
         facts=[
-            Fact(
-                label="Predicted",
-                value=f"{number_text(prediction.runtime_us)} us",
-                note=band_text(prediction),
-            ),
-            Fact(label="Limited by", value=limits(explanation.limiter, explanation.ties)),
-            Fact(label="Speed", value=f"{achieved['tflop_per_s']:.4g}", note="TFLOP/s"),
-            Fact(label="Of the roofline", value=f"{achieved['share_of_roofline']:.1%}"),
+            Fact("Predicted", f"{number_text(prediction.runtime_us)} us", band_text(prediction)),
+            Fact("Limited by", limits(explanation.limiter, explanation.ties)),
+            Fact("Speed", f"{achieved['tflop_per_s']:.4g}", "TFLOP/s"),
+            Fact("Of the roofline", f"{achieved['share_of_roofline']:.1%}"),
         ],
         figures=_of_kernel(problem, explanation, gpu),
         notes=prediction.caveats,
@@ -59,23 +66,17 @@ def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, na
 def difference_page(title: str, found: Difference, first: str, second: str) -> Page:
     """The page of `explain --against`: two kernels, called `first` and `second`, in pictures and a table."""
     parts = {"setting": found.by_setting, "resource": found.by_resource}
+    rows = [(by, name, f"{added_us:+.4g}") for by, name, added_us in found.rows]
     return Page(
         title=title,
         subtitle=f"where {signed_text(found.us)} us come from, between {first} and {second}",
         facts=[
-            Fact(label="First", value=f"{number_text(found.first_us)} us", note=first),
-            Fact(label="Second", value=f"{number_text(found.second_us)} us", note=second),
-            Fact(label="Difference", value=f"{found.us / found.first_us:+.1%}"),
+            Fact("First", f"{number_text(found.first_us)} us", first),
+            Fact("Second", f"{number_text(found.second_us)} us", second),
+            Fact("Difference", f"{found.us / found.first_us:+.1%}"),
         ],
         figures=[_steps(found, f"By {name}", added) for name, added in parts.items()],
-        listings=[
-            Listing(
-                title="Where the difference comes from",
-                note="In us that add up, by setting (the mean over orders) and by resource; by unit they overlap.",
-                header=("by", "name", "added us"),
-                rows=[(by, name, f"{added_us:+.4g}") for by, name, added_us in found.rows],
-            )
-        ],
+        listings=[Listing(**SHOWN["listings"]["difference"], rows=rows)],
     )
 
 
@@ -143,17 +144,7 @@ def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec)
             {"type": "scatter", **line, "hoverinfo": "skip", "showlegend": False},
             points(label, [intensity], [speed / 1e6], marker, [text]),
         ]
-    return Figure(
-        title="Roofline by level",
-        note=f"The kernel's speed against what each level of memory allows; "
-        f"the peak is {peak / 1e6:.4g} TFLOP/s.",
-        traces=traces,
-        layout={
-            "showlegend": True,
-            "xaxis": {"title": "FLOP for each byte of the level", "type": "log", "dtick": 1},
-            "yaxis": {"title": "TFLOP/s", "type": "log", "dtick": 1},
-        },
-    )
+    return figure("roofline", traces, words={"peak": peak / 1e6})
 
 
 def what_if_bars(explanation: Explanation | AttentionExplanation) -> Figure:
@@ -218,7 +209,7 @@ def wave_timeline(prediction: Prediction) -> Figure:
         start_us += duration_us
         traces.append(
             {
-                "type": "bar",
+                **SHOWN["traces"]["bars"],
                 "name": words,
                 "x": [begin_us + length_us / 2 for begin_us in starts_us],
                 "width": [length_us] * len(fills),
@@ -228,22 +219,9 @@ def wave_timeline(prediction: Prediction) -> Figure:
                     f"<b>{label}</b><br>{number_text(length_us)} us from {number_text(begin_us)} us"
                     for label, begin_us in zip(labels, starts_us, strict=True)
                 ],
-                "textposition": "none",
-                "hoverinfo": "text",
             }
         )
-    return Figure(
-        title="Waves",
-        note="The kernel's phases in time; a wave is as high as the share of the card that it fills.",
-        traces=traces,
-        layout={
-            "showlegend": True,
-            "barmode": "overlay",
-            "bargap": 0,
-            "xaxis": {"title": "us"},
-            "yaxis": {"title": "card filled (%)", "range": [0, 105]},
-        },
-    )
+    return figure("waves", traces)
 
 
 def _wave_fills(details: Mapping[str, float]) -> list[float]:

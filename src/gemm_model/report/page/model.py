@@ -21,7 +21,7 @@ def model_page(
     return Page(
         title=title,
         subtitle="Time of a pass by part: every product and attention of all layers",
-        facts=[Fact(label=_name(each), value=f"{_shown(each['tokens_per_s'])} tokens/s") for each in totals],
+        facts=[Fact(_name(each), f"{_shown(each['tokens_per_s'])} tokens/s") for each in totals],
         figures=[_figure(total, rows) for total, rows in zip(totals, parts, strict=True)],
         listings=[Listing(title="Passes", note="Prices as given.", header=("pass", *header), rows=rows)],
         notes=notes,

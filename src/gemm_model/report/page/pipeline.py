@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_model.config import read_toml
 from gemm_model.core.fields import number_text
 from gemm_model.pipeline.machine import PS_PER_US
-from gemm_model.report.page.content import Fact, Figure, Page
+from gemm_model.report.page.content import SHOWN, Fact, Figure, Page, figure
 from gemm_model.timeline import simulator
 from gemm_model.timeline.phases import phases_of
 from gemm_model.timeline.simulator import Timeline
@@ -20,7 +19,7 @@ from gemm_model.timeline.views import event_table, warps_of
 
 SHOWN_SPANS = 1500
 """Most bars of the timeline [1]; pages; chosen: beyond it the page says that it shows the beginning alone."""
-COLOR_OF: dict[str, str] = read_toml("shown")["page_colors"]
+COLOR_OF: dict[str, str] = SHOWN["page_colors"]
 """Colours of what warps do, in the order of the legend."""
 
 
@@ -39,9 +38,9 @@ def pipeline_page(timeline: Timeline, title: str) -> Page:
         title=title,
         subtitle=f"One SM's producer/consumer pipeline, {shown}",
         facts=[
-            Fact(label="Runtime", value=f"{number_text(timeline.runtime_us)} us"),
-            Fact(label="Ring", value=f"{timeline.stages} stages"),
-            Fact(label="Consumers wait", value=f"{waiting:.0%}", note="of the time"),
+            Fact("Runtime", f"{number_text(timeline.runtime_us)} us"),
+            Fact("Ring", f"{timeline.stages} stages"),
+            Fact("Consumers wait", f"{waiting:.0%}", "of the time"),
         ],
         figures=[_track_figure(events, warps_of(timeline)), _ring_figure(taken)],
         notes=[f"The timeline shows {shown}; `--trace` writes all of them for Perfetto."] if cut else (),
@@ -65,10 +64,10 @@ def trace_page(trace: Trace, title: str, cta: int) -> Page:
         title=title,
         subtitle=f"CTA {cta}: its warps, their waits and the ring of stages",
         facts=[
-            Fact(label="Runtime", value=f"{number_text(trace.info.runtime_us)} us"),
-            Fact(label="Ring", value=f"{trace.info.stages} stages"),
-            Fact(label="Consumers wait", value=f"{phases['consumers wait']:.3g} us", note="each, in all"),
-            Fact(label="A k tile", value=f"{phases['k tile']:.3g} us"),
+            Fact("Runtime", f"{number_text(trace.info.runtime_us)} us"),
+            Fact("Ring", f"{trace.info.stages} stages"),
+            Fact("Consumers wait", f"{phases['consumers wait']:.3g} us", "each, in all"),
+            Fact("A k tile", f"{phases['k tile']:.3g} us"),
         ],
         figures=[
             _track_figure(shown, list(dict.fromkeys(shown["role"]))),
@@ -102,26 +101,14 @@ def _track_figure(rows: pd.DataFrame, warps: list[str]) -> Figure:
         for activity, color in COLOR_OF.items()
         if len(own := rows[rows["activity"] == activity])
     ]
-    return Figure(
-        title="Timeline",
-        note="What each warp does, and what it waits for.",
-        traces=bars,
-        layout={
-            "showlegend": True,
-            "barmode": "overlay",
-            "xaxis": {"title": "us"},
-            "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": warps[::-1]},
-        },
-        height_px=150 + 54 * len(warps),
-        min_width_px=700,
-        wide=True,
-    )
+    axes = {"yaxis": {"categoryarray": warps[::-1]}}
+    return figure("timeline", bars, axes, height_px=150 + 54 * len(warps), min_width_px=700, wide=True)
 
 
 def _bars(name: str, color: str, rows: pd.DataFrame) -> dict[str, Any]:
     lengths_us = rows["end_us"] - rows["start_us"]
     return {
-        "type": "bar",
+        **SHOWN["traces"]["bars"],
         "orientation": "h",
         "name": name,
         "y": rows["role"].tolist(),
@@ -133,27 +120,11 @@ def _bars(name: str, color: str, rows: pd.DataFrame) -> dict[str, Any]:
             f"{number_text(length_us)} us from {number_text(start_us)} us<br>{row.where}"
             for row, start_us, length_us in zip(rows.itertuples(), rows["start_us"], lengths_us, strict=True)
         ],
-        "textposition": "none",
-        "hoverinfo": "text",
     }
 
 
 def _ring_figure(taken: Sequence[tuple[float, float]]) -> Figure:
     """Stages taken, from each time [us] on."""
-    return Figure(
-        title="Ring stages taken",
-        note="How many stages of the ring buffer hold data or wait for it.",
-        traces=[
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [time_us for time_us, _ in taken],
-                "y": [stages for _, stages in taken],
-                "line": {"color": "@blue", "width": 1.5, "shape": "hv"},
-                "hovertemplate": "%{y} stages from %{x:.4g} us<extra></extra>",
-            }
-        ],
-        layout={"xaxis": {"title": "us"}, "yaxis": {"title": "stages", "rangemode": "tozero"}},
-        height_px=260,
-        wide=True,
-    )
+    times_us, stages = zip(*taken, strict=True) if taken else ((), ())
+    trace = {**SHOWN["traces"]["steps"], "x": times_us, "y": stages}
+    return figure("ring", [trace], height_px=260, wide=True)

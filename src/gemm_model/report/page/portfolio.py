@@ -9,7 +9,7 @@ from gemm_model.choice.portfolio import Portfolio
 from gemm_model.core.fields import number_text
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.choice import kernel_name
-from gemm_model.report.page.content import COLORS, Fact, Figure, Listing, Page, points
+from gemm_model.report.page.content import COLORS, SHOWN, Fact, Figure, Listing, Page, figure, points
 
 
 def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
@@ -19,10 +19,10 @@ def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
         title=title,
         subtitle=f"{len(found.kernels)} kernels for {len(found.problems)} shapes on {gpu}, {quality}",
         facts=[
-            Fact(label="Kernels", value=f"{len(found.kernels)}"),
-            Fact(label="Shapes", value=f"{len(found.problems)}"),
-            Fact(label="Mean loss", value=f"{found.mean_loss:.2%}", note="against all kernels"),
-            Fact(label="Worst loss", value=f"{float(found.loss.max()):.2%}", note="of one shape"),
+            Fact("Kernels", f"{len(found.kernels)}"),
+            Fact("Shapes", f"{len(found.problems)}"),
+            Fact("Mean loss", f"{found.mean_loss:.2%}", "against all kernels"),
+            Fact("Worst loss", f"{float(found.loss.max()):.2%}", "of one shape"),
         ],
         figures=[_loss_figure(found), _size_figure(found)],
         listings=[_kernel_list(found)],
@@ -36,31 +36,13 @@ def _name(position: int, candidate: Candidate) -> str:
 def _loss_figure(found: Portfolio) -> Figure:
     order = found.loss.argsort()
     places = {int(shape): place for place, shape in enumerate(order)}
-    return Figure(
-        title="Loss of each shape",
-        note="Time with the portfolio over time with all kernels, less one; shapes sorted, coloured by "
-        "kernel.",
-        traces=_by_kernel(found, lambda shape: (places[shape], 100.0 * float(found.loss[shape]))),
-        height_px=440,
-        layout={
-            "xaxis": {"title": "shape, sorted by loss"},
-            "yaxis": {"title": "loss (%)", "rangemode": "tozero"},
-        },
-    )
+    traces = _by_kernel(found, lambda shape: (places[shape], 100.0 * float(found.loss[shape])))
+    return figure("loss", traces, height_px=440)
 
 
 def _size_figure(found: Portfolio) -> Figure:
     problems = found.problems
-    return Figure(
-        title="Which kernel serves which shape",
-        note="Rows of the output against columns; coloured by kernel as on the left.",
-        traces=_by_kernel(found, lambda shape: (problems[shape].m, problems[shape].n)),
-        layout={
-            "xaxis": {"title": "m", "type": "log", "dtick": 1},
-            "yaxis": {"title": "n", "type": "log", "dtick": 1},
-            "showlegend": True,
-        },
-    )
+    return figure("sizes", _by_kernel(found, lambda shape: (problems[shape].m, problems[shape].n)))
 
 
 def _by_kernel(found: Portfolio, place: Callable[[int], tuple[float, float]]) -> list[Mapping[str, Any]]:
@@ -91,9 +73,4 @@ def _kernel_list(found: Portfolio) -> Listing:
         losses = found.loss[served]
         figures = (f"{losses.mean():.2%}", f"{losses.max():.2%}") if served.any() else ("-", "-")
         rows.append((_name(position, candidate), f"{int(served.sum())}", *figures))
-    return Listing(
-        title="Kernels",
-        note="In order of the weight that they serve.",
-        header=("kernel", "shapes", "mean loss", "worst loss"),
-        rows=rows,
-    )
+    return Listing(**SHOWN["listings"]["portfolio"], rows=rows)

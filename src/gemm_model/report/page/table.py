@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.run import CalibrationResult, KindResult
-from gemm_model.config import read_toml
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.report.console import accuracy_summary
-from gemm_model.report.page.content import Columns, Fact, Listing, Page, TableFigure
+from gemm_model.report.page.content import SHOWN, Columns, Fact, Listing, Page, TableFigure
 from gemm_model.tables.table import predict_frame, with_prediction
 
 
@@ -39,8 +38,8 @@ NO_MEASUREMENTS = (
     "This table holds no measurements (column runtime_us): the S-curve, predicted against measured and the "
     "errors are left out."
 )
-OF_MEASURED: dict[str, dict[str, Any]] = read_toml("shown")["table_figures"]
-"""Title and note of the figures of a table with measurements, by kind."""
+OF_MEASURED = ("s_curve", "predicted_measured", "ratio_by_time")
+"""Kinds of figures of a table with measurements alone."""
 FILTERS = {"type": "Type", "family": "Family", "limiter": "Limiter"}
 
 
@@ -100,49 +99,27 @@ def table_columns(rows: pd.DataFrame) -> Columns:
 
 def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
     shapes = len(rows[["m", "n", "k"]].drop_duplicates())
-    facts = [Fact(label="Kernels", value=f"{len(rows):,}", note=f"{shapes:,} shapes")]
+    facts = [Fact("Kernels", f"{len(rows):,}", f"{shapes:,} shapes")]
     if measured:
         figures = accuracy_summary(rows)[0]
         facts += [
-            Fact(label="Mean error", value=f"{figures['mape']:.1%}", note=f"median {figures['median']:.1%}"),
-            Fact(label="95th percentile", value=f"{figures['p95']:.1%}", note="of the absolute error"),
-            Fact(label="First choice", value=f"{figures['top1']:.1%}", note="of the best measured speed"),
+            Fact("Mean error", f"{figures['mape']:.1%}", f"median {figures['median']:.1%}"),
+            Fact("95th percentile", f"{figures['p95']:.1%}", "of the absolute error"),
+            Fact("First choice", f"{figures['top1']:.1%}", "of the best measured speed"),
         ]
     limiter = rows["limiter"].astype(str).value_counts(normalize=True)
-    facts.append(
-        Fact(
-            label="Usual limiter",
-            value=str(limiter.index[0]),
-            note=f"of {limiter.iloc[0]:.0%} of the kernels",
-        )
-    )
-    return facts
+    return [*facts, Fact("Usual limiter", str(limiter.index[0]), f"of {limiter.iloc[0]:.0%} of the kernels")]
 
 
 def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[TableFigure]:
-    shown = OF_MEASURED if measured else {}
-    figures = [TableFigure(kind=kind, **words) for kind, words in shown.items()]
+    settings: dict[str, dict[str, Any]] = {kind: {} for kind in OF_MEASURED if measured}
     if "dram_bytes" in columns.numbers:
-        figures.append(
-            TableFigure(
-                title="Roofline",
-                note="Speed over the work done for each byte from DRAM, below what the card can reach.",
-                kind="throughput",
-                settings={"dram_bytes_per_us": gpu.dram_bytes_per_us, "peaks": _peaks(gpu, types)},
-                wide=not measured,
-            )
-        )
+        roofs = {"dram_bytes_per_us": gpu.dram_bytes_per_us, "peaks": _peaks(gpu, types)}
+        settings["throughput"] = {"settings": roofs, "wide": not measured}
     if columns.texts["tile"][0]:
-        figures.append(
-            TableFigure(
-                title="Error by tile and cluster" if measured else "Speed by tile and cluster",
-                note=f"Median {'error in %' if measured else 'TFLOP/s'} of the kernels of each tile "
-                "and cluster; hover for their number and usual limiter.",
-                kind="error_map" if measured else "speed_map",
-                wide=True,
-            )
-        )
-    return figures
+        settings["error_map" if measured else "speed_map"] = {"wide": True}
+    words = SHOWN["table_figures"]
+    return [TableFigure(kind=kind, **words[kind], **own) for kind, own in settings.items()]
 
 
 def _peaks(gpu: GpuSpec, types: Sequence[str]) -> dict[str, float]:
@@ -155,15 +132,8 @@ def _peaks(gpu: GpuSpec, types: Sequence[str]) -> dict[str, float]:
 
 def _accuracy(rows: pd.DataFrame) -> list[Listing]:
     names = {"rows": "{:,}", "mape": "{:.2%}", "median": "{:.2%}", "p95": "{:.2%}", "top1": "{:.2%}"}
-    return [
-        Listing(
-            title="Accuracy",
-            note="Of |predicted / measured - 1|; the first choice is the best measured time of a shape over "
-            "that of the kernel predicted fastest.",
-            header=("rows of", "rows", "mean", "median", "p95", "first choice"),
-            rows=[
-                (str(group["rows of"]), *(form.format(group[name]) for name, form in names.items()))
-                for group in accuracy_summary(rows)
-            ],
-        )
+    cells = [
+        (str(group["rows of"]), *(form.format(group[name]) for name, form in names.items()))
+        for group in accuracy_summary(rows)
     ]
+    return [Listing(**SHOWN["listings"]["accuracy"], rows=cells)]
