@@ -19,7 +19,7 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gemm_model.commands.options import add_verb
+from gemm_model.commands.options import add_verb, check_endings
 from gemm_model.config import read_toml
 from gemm_model.core.errors import GemmModelError, InputError
 
@@ -112,6 +112,7 @@ def _is_shown(action: argparse.Action) -> bool:
 
 def _run(verb: str, args: argparse.Namespace) -> Document | None:
     """Only the module of the verb that runs is imported: the others may need packages that are not installed."""
+    check_endings(args)
     found: Document | None = import_module(f"gemm_model.commands.{verb.replace('-', '_')}").run(args)
     return found
 

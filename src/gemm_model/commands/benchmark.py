@@ -31,6 +31,7 @@ from gemm_model.bench.sweep import (
 )
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import attention, common
+from gemm_model.commands.options import check_suffix
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> Document | None:
     if args.cluster is None:
         if args.output is not None and args.output.suffix == ".gz":
             # Rows are appended as they come: plain text.
-            common.check_suffix("output", args.output, (".csv",))
+            check_suffix("--output", args.output, (".csv",))
         common.check_outputs(args.output)
     elif args.output is not None:
         check_folder_writable(args.output)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
-from gemm_model.config import is_yaml_file
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -36,8 +35,6 @@ def run(args: argparse.Namespace) -> Document | None:
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
-    if not is_yaml_file(args.output.name):
-        raise InputError(f"--output is {args.output}; expected a file that ends in .yaml")
     common.check_outputs(args.output, residual_beside(args.output), args.report, args.html)
     if args.quick:
         common.refuse_unused(args, "with --quick", ("quick", "output"))

@@ -6,13 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gemm_model.commands.options import check_suffix
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, extra_needed
+from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path, atomic_write, check_writable
 from gemm_model.core.kernel_config import KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
@@ -38,10 +38,6 @@ SETTINGS = (*GPU, "model", "regime", "calibration", "residual")
 OUTPUT = ("format", "output")
 """Options by the sets of `config/commands` that declare them."""
 
-PLOT_SUFFIXES = (".png", ".svg", ".pdf")
-TRACE_SUFFIXES = (".json",)
-TABLE_SUFFIXES = (".csv", ".csv.gz")
-"""Endings of file names, by content."""
 READ_WHEN_SETTLED = ("power_cap_w", "idle_power_w")
 """Numbers of a GPU that only a settled clock depends on."""
 
@@ -130,17 +126,13 @@ def check_document(args: argparse.Namespace, *others: Path | None) -> None:
     """Raise InputError if --output or another file is not writable, or its ending is no format."""
     suffixes = tuple(f".{name}" for name in (*FORMATS, "parquet", "txt"))
     if args.format is None and args.output is not None and args.output.suffix:
-        check_suffix("output", args.output, suffixes)
+        check_suffix("--output", args.output, suffixes)
     check_outputs(args.output, *others)
 
 
 def page(path: Path | None, content: Callable[[], Page]) -> File:
     """The page of --html, among an answer's files."""
-
-    def write(path: Path) -> None:
-        write_page(content(), path)
-
-    return path, write
+    return path, lambda place: write_page(content(), place)
 
 
 @contextmanager
@@ -167,19 +159,6 @@ def check_outputs(*paths: Path | None) -> None:
     for path in files:
         if files.count(path) > 1:
             raise InputError(f"{path}: named for two outputs; expected a file for each")
-
-
-def check_suffix(option: str, path: Path | None, suffixes: tuple[str, ...]) -> None:
-    """Raise InputError unless a file's ending is a known format; devices and pipes need no ending.
-
-    Raises MissingExtraError for a plot without matplotlib.
-    """
-    if path is not None and suffixes is PLOT_SUFFIXES and find_spec("matplotlib") is None:
-        raise MissingExtraError(extra_needed(f"--{option}", "matplotlib", "plot"))
-    if path is None or path.name.endswith(suffixes) or (path.exists() and not path.is_file()):
-        return
-    endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
-    raise InputError(f"--{option} {path}: expected a name that ends in {endings}")
 
 
 def listed(text: str) -> list[str]:
@@ -268,15 +247,7 @@ def config(args: argparse.Namespace) -> KernelConfig:
         raise InputError("--cta is missing; expected the output tile of a CTA, such as --cta 128x256")
     if args.dtype is not None and operand_type(args.dtype)[0].bits > 8:
         refuse_given(args, ("fast_accum",), f"with {args.dtype}")
-    tile = parse_extent(args.cta, "--cta", (2, 3))
-    cluster_m, cluster_n = parse_extent(args.cluster, "--cluster")
-    same = ("stages", "schedule", "raster", "swizzle", "split_k", "kernel", "scheduler")
-    return KernelConfig(
-        cta_m=tile[0],
-        cta_n=tile[1],
-        cta_k=tile[2] if len(tile) > 2 else 0,
-        cluster_m=cluster_m,
-        cluster_n=cluster_n,
-        fast_accum=args.fast_accum or args.kernel in sums_stay(),
-        **{name: getattr(args, name) for name in same},
-    )
+    given: dict[str, Any] = {name: getattr(args, name) for name in CONFIG[2:-1]}
+    given |= zip(("cta_m", "cta_n", "cta_k"), parse_extent(args.cta, "--cta", (2, 3)), strict=False)
+    given |= zip(("cluster_m", "cluster_n"), parse_extent(args.cluster, "--cluster"), strict=True)
+    return KernelConfig(**given, fast_accum=args.fast_accum or args.kernel in sums_stay())

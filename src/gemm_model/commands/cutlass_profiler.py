@@ -14,7 +14,6 @@ from gemm_model.report.document import Document
 def run(args: argparse.Namespace) -> Document:
     from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
 
-    common.check_suffix("output", args.output, (".csv",))
     common.check_outputs(args.output)
     if (args.problems is None) == (args.results is None):
         raise InputError("expected either --problems or --results")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.bench.row_log import command_line, package_versions, timestamp
 from gemm_model.commands import common
+from gemm_model.commands.options import ENDINGS, check_suffix
 from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path
 from gemm_model.report.document import Document, text_table
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> Document | None:
     common.no_overrides(args)
     if args.what == "export":
-        common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
+        if args.output is not None:
+            check_suffix("--output", args.output, ENDINGS["table"])
         common.check_outputs(args.output)
     else:
         common.check_document(args)

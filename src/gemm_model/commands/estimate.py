@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from gemm_model.commands import common
 from gemm_model.commands.solve import changed_machine
-from gemm_model.config import YAML_SUFFIXES
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
@@ -25,7 +24,6 @@ COLUMNS = (*SIZES, "runtime_us")
 
 
 def run(args: argparse.Namespace) -> Document:
-    common.check_suffix("output", args.output, YAML_SUFFIXES)
     common.check_outputs(args.output)
     if args.traces is not None:
         return _read_off(args)
@@ -96,29 +94,16 @@ def _read_runs(path: Path) -> tuple[PipelineKernel, FloatArray]:
 
 
 def _rows(estimates: Sequence[ParameterEstimate]) -> list[dict[str, Any]]:
-    return [
-        {
-            "parameter": estimate.name,
-            "value": float(estimate.value),
-            "low_95": float(estimate.low),
-            "high_95": float(estimate.high),
-            "identified": bool(estimate.identified),
-            "at_bound": bool(estimate.at_bound),
-        }
-        for estimate in estimates
-    ]
+    names = {"name": "parameter", "low": "low_95", "high": "high_95"}
+    return [{names.get(name, name): value for name, value in asdict(each).items()} for each in estimates]
 
 
 def _as_yaml(machine: PipelineMachine) -> str:
     """The machine as `load_machine` reads it."""
     import yaml
+    from msgspec import to_builtins
 
-    def plain(value: object) -> object:
-        if isinstance(value, np.generic):
-            return value.item()
-        return list(value) if isinstance(value, tuple) else value
+    def plain(value: Any) -> Any:
+        return value.item() if isinstance(value, np.generic) else dict(value)
 
-    values = {spec.name: plain(getattr(machine, spec.name)) for spec in fields(machine)}
-    values["tiles"] = {spec.name: plain(getattr(machine.tiles, spec.name)) for spec in fields(machine.tiles)}
-    values["sources"] = dict(machine.sources)
-    return yaml.safe_dump(values, sort_keys=False)
+    return yaml.safe_dump(to_builtins(machine, enc_hook=plain), sort_keys=False)

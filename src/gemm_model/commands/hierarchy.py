@@ -54,7 +54,6 @@ def run(args: argparse.Namespace) -> Document:
     else:
         common.refuse_unused(args, f"with --{way}", (*common.GPU, *common.OUTPUT, way, *WAYS[way]))
     common.check_document(args, args.plot)
-    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     if args.text:
         args.gpu = args.gpu or "v100_sxm2"
     chosen = common.settings(args)

@@ -26,7 +26,6 @@ SHOWN = ("part", "count", "m", "n", "k", "batch", "experts", "in_dtype", "call_u
 
 def run(args: argparse.Namespace) -> Document:
     common.check_document(args, args.html, args.plot)
-    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     cards = {}
     for name in cards_asked(args) or [args.gpu]:
         gpu = common.settings(but(args, gpu=name, regime=None)).gpu

@@ -7,11 +7,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.config import YAML_SUFFIXES, read_toml
+from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
 
 
@@ -44,7 +45,36 @@ def page_path(text: str) -> Path:
 
 KINDS = {"path": Path, "page": page_path, "whole": whole_number, "float": float, "regime": regime}
 """What `kind` reads a word as; text where it is left out."""
+ENDINGS = {
+    "plot": (".png", ".svg", ".pdf"),
+    "trace": (".json",),
+    "csv": (".csv",),
+    "table": (".csv", ".csv.gz"),
+    "yaml": YAML_SUFFIXES,
+}
+"""What the name of a file `ends` in."""
 _WORD = re.compile(r"\{([\w.]+)\}")
+
+
+def check_endings(args: argparse.Namespace) -> None:
+    """Raise InputError for a file of an option with `ends` whose name ends otherwise."""
+    for option, suffixes in args.ends.items():
+        path = getattr(args, option.removeprefix("--"))
+        if path is not None:
+            check_suffix(option, path, suffixes)
+
+
+def check_suffix(option: str, path: Path, suffixes: tuple[str, ...]) -> None:
+    """Raise InputError unless a file's ending is a known format; devices and pipes need no ending.
+
+    Raises MissingExtraError for a plot without matplotlib.
+    """
+    if suffixes is ENDINGS["plot"] and find_spec("matplotlib") is None:
+        raise MissingExtraError(extra_needed(option, "matplotlib", "plot"))
+    if path.name.endswith(suffixes) or (path.exists() and not path.is_file()):
+        return
+    endings = " or ".join(suffixes) if len(suffixes) < 3 else f"one of {', '.join(suffixes)}"
+    raise InputError(f"{option} {path}: expected a name that ends in {endings}")
 
 
 def between(
@@ -76,6 +106,8 @@ def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
             if isinstance(settings, Mapping):
                 found[option] = {**settings, **found.get(option, {})}
     parser.set_defaults(**{name: _filled(value, {}) for name, value in found.pop("defaults", {}).items()})
+    ends = {option: ENDINGS[told["ends"]] for option, told in found.items() if "ends" in told}
+    parser.set_defaults(ends=ends)
     parser.description = "\n\n".join(filter(None, (parser.description, own.get("about")))) or None
     for option, settings in found.items():
         if all(isinstance(each, Mapping) for each in settings.values()):
@@ -88,10 +120,10 @@ def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def _add(parser: argparse._ActionsContainer, option: str, declared: Mapping[str, Any]) -> None:
     """Add one option: argparse's own settings, and `or` (another name), `earlier` (one that help leaves out),
-    `kind`, `least`, `most`, `hidden`, and `words` of its texts.
+    `kind`, `ends`, `least`, `most`, `hidden`, and `words` of its texts.
     """
     words = declared.get("words", {})
-    settings = {key: _filled(value, words) for key, value in declared.items() if key != "words"}
+    settings = {key: _filled(value, words) for key, value in declared.items() if key not in ("words", "ends")}
     names = [option, *([settings.pop("or")] if "or" in settings else [])]
     if "kind" in settings:
         settings["type"] = KINDS[settings.pop("kind")]

@@ -21,9 +21,7 @@ PLANNED = ("split_k", "stages", "clusters")
 
 
 def run(args: argparse.Namespace) -> Document:
-    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
     common.check_document(args, args.trace, args.plot)
-    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     chosen = common.settings(args)
     if chosen.model != "OverlapModel":
         raise InputError(f"model is {chosen.model}; expected OverlapModel, the one of such chains")

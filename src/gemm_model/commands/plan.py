@@ -21,7 +21,6 @@ def run(args: argparse.Namespace) -> Document:
 
     if args.output is None:
         raise InputError("no --output given; expected the CSV of the plan to write")
-    common.check_suffix("output", args.output, (".csv",))
     common.check_outputs(args.output)
     budget_s = budget(args.budget)
     gpu = common.settings(args).gpu

@@ -41,10 +41,7 @@ OF_THE_TIMELINE = ("measured", "table", "sm")
 def run(args: argparse.Namespace) -> Document:
     if "trace_sms" in args.given and args.trace is None:
         raise InputError("--trace-sms is given without --trace; expected both or neither")
-    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
-    common.check_suffix("table", args.table, common.TABLE_SUFFIXES)
     common.check_document(args, args.trace, args.table, args.plot, args.html)
-    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     if attention.asked(args):
         return attention.simulate(args, drawn)
     if "stages" in args.given and args.stages < 1:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
+from gemm_model.config.plain_yaml import parse_yaml
 from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
@@ -52,19 +53,12 @@ def _schedule(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text, text)
-
-
 def changed_machine(name_or_path: str, words: Sequence[str]) -> PipelineMachine:
     """A machine with the parameters that `parameter=value` words replace."""
     pairs = (word.lstrip("+").split("=", 1) for word in words)
-    return with_parameters(load_machine(name_or_path), {name: _value(text) for name, text in pairs})
+    return with_parameters(
+        load_machine(name_or_path), {name: parse_yaml(text, name, infinite=True) for name, text in pairs}
+    )
 
 
 def named_machine(args: argparse.Namespace) -> PipelineMachine | None:

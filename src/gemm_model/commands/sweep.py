@@ -32,7 +32,6 @@ def asked(args: argparse.Namespace) -> bool:
     if args.sweep is None:
         common.refuse_given(args, ("plot",), "without --sweep")
         return False
-    common.check_suffix("plot", args.plot, common.PLOT_SUFFIXES)
     common.check_outputs(args.output, args.plot)
     return True
 

@@ -14,6 +14,7 @@ from gemm_model.bench.runner import describe_card
 from gemm_model.bench.sweep import rows_of_table
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import common
+from gemm_model.commands.options import ENDINGS, check_suffix
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
@@ -41,8 +42,7 @@ def run(args: argparse.Namespace) -> Document:
         common.refuse_given(args, OF_ONE_KERNEL, "with --rows")
         check_folder_writable(args.output)
         return _trace_table(args)
-    common.check_suffix("output", args.output, common.TABLE_SUFFIXES)
-    common.check_suffix("trace", args.trace, common.TRACE_SUFFIXES)
+    check_suffix("--output", args.output, ENDINGS["table"])
     common.check_outputs(args.output, args.trace)
     row = _row(args)
     trace = _converted(args, row) if args.iket is not None else _traced([row], args)[0]
