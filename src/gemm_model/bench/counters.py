@@ -29,11 +29,6 @@ TEXT_COLUMNS = {"Grid Size": "grid", "Block Size": "block"}
 METRIC = "Metric Name"
 LABEL = re.compile(r"gemm-row-(\d+)")
 NS_PER_US = 1e3
-SUMMED = (
-    *("duration_us", "sm_cycles", "dram_read_bytes", "dram_write_bytes"),
-    *("l2_bytes", "l2_read_sectors", "l2_write_sectors"),
-)
-"""Counters added up over the kernels of a row that launches several."""
 
 
 def profiler_path() -> str:
@@ -152,10 +147,8 @@ def _values(cells: Mapping[str, str]) -> dict[str, Any]:
 def _added(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Counters of a row that launches several kernels: sums, and the longest kernel's values for the rest."""
     longest = second if second["duration_us"] > first["duration_us"] else first
-    return {
-        **longest,
-        **{name: first[name] + second[name] for name in SUMMED if name in first and name in second},
-    }
+    summed = [name for name in read_toml("columns")["summed_counters"] if name in first and name in second]
+    return {**longest, **{name: first[name] + second[name] for name in summed}}
 
 
 def _shortest(number: float) -> float | int:

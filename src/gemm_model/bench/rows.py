@@ -37,10 +37,7 @@ TABLE_COLUMNS = {"counters": _table("counters"), "graph": _table("chain", "launc
 """Columns of a table of plain GEMMs by regime; the others have COLUMNS."""
 
 ASKED = ("asked_m", "asked_n", "asked_k")
-CONFIG_SIZES = (
-    *("cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "stages"),
-    *("split_k", "swizzle", "warps"),
-)
+CONFIG_SIZES: Sequence[str] = read_toml("columns")["benchmarked_sizes"]
 CONFIG_WORDS = ("schedule", "raster", "scheduler")
 
 NORM = "rmsnorm"

@@ -23,6 +23,7 @@ from gemm_model.bench.extended_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError, Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
 from gemm_model.bench.torch_library import as_kernel_errors
+from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
@@ -30,12 +31,6 @@ from gemm_model.core.problem import GemmProblem
 OPERAND_SEED = 20240229
 STACK_LIMIT = 0
 """Code of the limit of a thread's stack [1]; `cuCtxSetLimit`; CU_LIMIT_STACK_SIZE, CUDA driver API."""
-
-THROTTLE_REASONS = (
-    *("idle", "app_clocks", "power_cap", "hw_slowdown", "sync_boost"),
-    *("thermal_sw", "thermal_hw", "power_brake", "display_clocks"),
-)
-"""Bits of nvmlClocksEventReasons, the lowest first (NVML API reference)."""
 
 
 class Sensors:
@@ -70,7 +65,8 @@ class Sensors:
     def read(self) -> dict[str, Any]:
         nvml, handle = self._nvml, self._handle
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        reasons = [name for bit, name in enumerate(THROTTLE_REASONS) if mask >> bit & 1]
+        known = enumerate(read_toml("other_names")["nvml"]["throttle"])
+        reasons = [name for bit, name in known if mask >> bit & 1]
         return {
             "sm_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             "mem_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),

@@ -31,18 +31,13 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": gpu.name,
-            "architecture": gpu.architecture,
-            "sm_count": gpu.sm_count,
-            "sm_clk_mhz": gpu.sm_clk_mhz,
-            "dram_gb_per_s": gpu.dram_gb_per_s,
-            "types": ", ".join(name for name, found in ELEMENT_TYPES.items() if gpu.multiplies(found)),
-            "validated": "yes" if gpu.validated else "no",
-        }
-        for gpu in map(load_gpu, gpu_names())
-    ]
+    rows = []
+    for gpu in map(load_gpu, gpu_names()):
+        types = ", ".join(name for name, found in ELEMENT_TYPES.items() if gpu.multiplies(found))
+        numbers = ("name", "architecture", "sm_count", "sm_clk_mhz", "dram_gb_per_s")
+        validated = "yes" if gpu.validated else "no"
+        rows.append({name: getattr(gpu, name) for name in numbers} | {"types": types, "validated": validated})
+    return rows
 
 
 def _models() -> list[dict[str, Any]]:

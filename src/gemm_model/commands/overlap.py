@@ -18,6 +18,7 @@ from gemm_model.report.document import Document, plain, text_table
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 
 PLANNED = ("split_k", "stages", "clusters")
+RATIOS = ("overlap_ratio", "prefetch_ratio")
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -80,19 +81,14 @@ def _case(args: argparse.Namespace, model: OverlapModel) -> LayerCase:
             raise InputError(f"--{name} is missing; expected --m and --k")
     build = plan_build(args.m, args.n, args.k, args.dtype, args.b_dtype or args.dtype, model.gpu)
     changes = {name: value for name in PLANNED if (value := getattr(args, name)) is not None}
-    given = (args.overlap_ratio, args.prefetch_ratio)
-    if args.tune and given != (None, None):
+    ratios = {name: value for name in RATIOS if (value := getattr(args, name)) is not None}
+    if args.tune and ratios:
         raise InputError(
             "--tune is given with --overlap-ratio or --prefetch-ratio; expected one or the other"
         )
-    setting = OverlapSetting(
-        overlap_ratio=model.setting.overlap_ratio if given[0] is None else given[0],
-        prefetch_ratio=model.setting.prefetch_ratio if given[1] is None else given[1],
-    )
+    setting, build = replace(model.setting, **ratios), replace(build, **changes)
     extra = model.previous_extra_us if args.previous_extra_us is None else args.previous_extra_us
-    return LayerCase(
-        m=args.m, n=args.n, k=args.k, build=replace(build, **changes), setting=setting, extra_us=extra
-    )
+    return LayerCase(m=args.m, n=args.n, k=args.k, build=build, setting=setting, extra_us=extra)
 
 
 def _figures(case: LayerCase, model: OverlapModel) -> dict[str, Any]:
@@ -100,8 +96,7 @@ def _figures(case: LayerCase, model: OverlapModel) -> dict[str, Any]:
     layer_us, no_overlap_us = (float(value) for value in line.layer_us)
     weights = case.m * case.k * case.build.operand_bytes
     return {
-        "overlap_ratio": case.setting.overlap_ratio,
-        "prefetch_ratio": case.setting.prefetch_ratio,
+        **{name: getattr(case.setting, name) for name in RATIOS},
         "predicted_us": layer_us,
         "predicted_no_overlap_us": no_overlap_us,
         "weight_gb_per_s": weights / layer_us / 1e3,
@@ -109,9 +104,7 @@ def _figures(case: LayerCase, model: OverlapModel) -> dict[str, Any]:
         "gemm_after_wait_us": float(line.gemm_end[-1, 0] - line.gemm_waited[-1, 0]),
         "prefetched_bytes": float(line.prefetched_bytes[-1, 0]),
         "wasted_prefetch_bytes": float(line.wasted_bytes[-1, 0]),
-        "split_k": case.build.split_k,
-        "stages": case.build.stages,
-        "clusters": case.build.clusters,
+        **{name: getattr(case.build, name) for name in PLANNED},
     }
 
 
@@ -136,21 +129,17 @@ def _measure(case: LayerCase, tuning: Tuning | None, sm_clk_mhz: float) -> dict[
         return chain.layer_time_us(case.build, setting, previous)
 
     def no_overlap_us() -> float:
-        return chain.layer_time_us(
+        apart, never = (
             replace(case.build, dependent_launch=False),
             OverlapSetting(overlap_ratio=-1, prefetch_ratio=0),
-            replace(previous, trigger_early=False),
         )
+        return chain.layer_time_us(apart, never, replace(previous, trigger_early=False))
 
     if tuning is None:
         return {"runtime_us": measure_us(case.setting), "runtime_no_overlap_us": no_overlap_us()}
     refined = refine(tuning, measure_us, no_overlap_us)
-    return {
-        "measured_overlap_ratio": refined.setting.overlap_ratio,
-        "measured_prefetch_ratio": refined.setting.prefetch_ratio,
-        "runtime_us": refined.layer_us,
-        "runtime_no_overlap_us": refined.no_overlap_us,
-    }
+    chosen = {f"measured_{name}": getattr(refined.setting, name) for name in RATIOS}
+    return chosen | {"runtime_us": refined.layer_us, "runtime_no_overlap_us": refined.no_overlap_us}
 
 
 def _surfaces(args: argparse.Namespace, model: OverlapModel) -> Document:

@@ -83,26 +83,13 @@ def _kernels(found: Portfolio) -> list[dict[str, Any]]:
 
 
 def _shapes(found: Portfolio, place: dict[str, Any]) -> list[dict[str, Any]]:
+    columns = {"predicted_us": found.time_us, "best_us": found.best_us, "loss": found.loss}
+    figures = zip(*(values.tolist() for values in columns.values()), strict=True)
+    each = zip(found.problems, found.orders, found.served_by.tolist(), figures, strict=True)
     return [
-        {
-            **problem_fields(problem),
-            **place,
-            **kernel_fields(order.config),
-            "swap_ab": int(order.swap_ab),
-            "served_by": int(served_by) + 1,
-            "predicted_us": float(time_us),
-            "best_us": float(best_us),
-            "loss": float(loss),
-        }
-        for problem, served_by, order, time_us, best_us, loss in zip(
-            found.problems,
-            found.served_by,
-            found.orders,
-            found.time_us,
-            found.best_us,
-            found.loss,
-            strict=True,
-        )
+        {**problem_fields(problem), **place, **kernel_fields(order.config), "swap_ab": int(order.swap_ab)}
+        | {"served_by": served_by + 1, **dict(zip(columns, own, strict=True))}
+        for problem, order, served_by, own in each
     ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.compare import but
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import OK, kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
     from gemm_model.report.table_job import TableReport
 
-TELL_APART = (
-    *("in_dtype", "a_dtype", "kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle"),
-    *("split_k", "swap_ab", "disposition", "batch", "head_dim", "tile_m", "tile_n", "num_splits", "pack_gqa"),
-)
 EXTREMES = 5
 """Rows shown of each end of the ratios [rows]; texts; as in the classic readme."""
 
@@ -163,7 +160,7 @@ def _table_text(report: TableReport, chosen: Settings, classic: bool) -> str:
 def _predictions_text(rows: pd.DataFrame, table: pd.DataFrame, *measured: str) -> str:
     """Some rows of a table, by the columns that tell its rows apart."""
     sizes = [name for name in ("m", "n", "k", "heads", "seq_q", "seq_kv") if name in rows]
-    apart = [name for name in TELL_APART if name in rows and table[name].nunique() > 1]
+    apart = [name for name in read_toml("columns")["apart"] if name in rows and table[name].nunique() > 1]
     shown = ["predicted_us", *measured, "limiter"]
     return screen_text(rows[[*sizes, *apart, *shown]], [*sizes, *shown])
 

@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 
-SAME_ROW = (
-    *("kernel", "regime", "l2", "in_dtype", "b_dtype", "acc_dtype", "out_dtype", "sf_dtype", "sf_vec_size"),
-    *("a_major", "b_major", "c_major", "m", "n", "k", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n"),
-    *("schedule", "raster", "swizzle", "stages", "split_k", "fast_accum", "scheduler", "warps"),
-    *("heuristic_rank", "pdl", "rotation", "partner", "settled", "paired"),
-)
+SAME_ROW = tuple(read_toml("columns")["measurement"])
 """Columns that identify the same measurement in two tables, as far as both tables have them."""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.choice.selection import Ranker
+from gemm_model.config import read_toml
 from gemm_model.core.dtypes import element_type, names_in
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, csv_rows, read_json
@@ -34,10 +35,6 @@ PASSED = ("passed", "not_verified")
 
 US_PER_MS = 1e3
 REQUIRED = ("m", "n", "k", "dtype_a", "dtype_b", "dtype_d", "layout")
-RESULT_COLUMNS = (
-    *("Operation", "Disposition", "m", "n", "k", "A", "B", "D", "accum"),
-    *("cta_m", "cta_n", "cta_k", "Runtime"),
-)
 _SHAPES_IN_NAME = re.compile(r"_(\d+)x(\d+)x(\d+)_(\d+)x(\d+)x(\d+)_")
 """Tile and cluster in the name of a CUTLASS 3 kernel."""
 
@@ -166,7 +163,7 @@ def read_results(path: Path | str, gpu: str) -> tuple[pd.DataFrame, list[str]]:
     file, line and column of a bad value.
     """
     frame = read_table(path)
-    require_columns(frame, RESULT_COLUMNS)
+    require_columns(frame, read_toml("columns")["cutlass_results"])
     notes = []
     passed = frame["Disposition"].isin(PASSED)
     if not passed.all():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
+from gemm_model.config import read_toml
 from gemm_model.core.fields import number_text
 from gemm_model.core.files import csv_rows
 
@@ -24,12 +25,7 @@ SCHEMA = "gemm-model/1"
 """Name and version of the JSON documents; the version grows when a field changes its meaning or is
 removed."""
 
-NUMBER_COLUMNS = frozenset(
-    (
-        *("m", "n", "k", "batch", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n"),
-        *("stages", "swizzle", "split_k", "swap_ab", "sf_vec_size", "runtime_us", "empty_kernel_us"),
-    )
-)
+NUMBER_COLUMNS = frozenset(read_toml("columns")["numbers"])
 """Columns of tables whose texts are numbers, wherever they come from."""
 
 Rows = Sequence[Mapping[str, Any]]

@@ -23,27 +23,15 @@ from gemm_model.dataset.schema import COLUMNS
 
 SCHEMA = "gemm-model-table/1"
 """Name and version; the version grows when a column changes its meaning or goes."""
-PROBLEM_COLUMNS = (
-    *("in_dtype", "a_dtype", "b_dtype", "acc_dtype", "out_dtype", "sf_dtype", "sf_vec_size"),
-    *("a_major", "b_major", "c_major", "m", "n", "k", "batch", *KIND_COLUMNS),
-)
+_LISTS = read_toml("columns")
+PROBLEM_COLUMNS = (*_LISTS["problem"], *KIND_COLUMNS)
 """What is computed."""
-KERNEL_COLUMNS = (
-    *("kernel", "cta_m", "cta_n", "cta_k", "mma_m", "mma_n", "cluster_m", "cluster_n", "schedule", "raster"),
-    *("swizzle", "stages", "split_k", "swap_ab", "fast_accum", "scheduler", "warps", "pdl"),
-)
-"""By which kernel; with `swap_ab` of 1 its tile and cluster lie in the transposed problem."""
-LAUNCH_COLUMNS = ("gpu", "regime", "l2", "empty_kernel_us", "footprint_bytes", "partner", "settled")
+KERNEL_COLUMNS, ADDED_COLUMNS = tuple(_LISTS["kernel"]), tuple(_LISTS["added"])
+"""By which kernel, and what verbs add."""
 WORDS = {"regime": (*REGIME_NAMES, *REGIME_ALIASES), "l2": ("cold", "warm", "written", "rotated")}
-"""Words of LAUNCH_COLUMNS; 'rotated': copies of the weights take turns."""
-ADDED_COLUMNS = (
-    *("predicted_us", "ratio", "limiter", "error_band", "tflops", "rank", "ties", "tile", "cluster"),
-    *("gain", "swapped_too", "served_by", "loss", "calls", "call_us", "total_us", "us_per_token", "tiles"),
-    *("mean_key_blocks", "over_best", "limiters", "flop"),
-)
-"""What verbs add, beside phases, details and bytes; nothing reads it."""
+"""Words of columns; 'rotated': copies of the weights take turns."""
 KNOWN = frozenset(
-    {*PROBLEM_COLUMNS, *KERNEL_COLUMNS, *LAUNCH_COLUMNS, *ADDED_COLUMNS, *COLUMNS, "role", "campaign"}
+    {*PROBLEM_COLUMNS, *KERNEL_COLUMNS, *_LISTS["launch"], *ADDED_COLUMNS, *COLUMNS, "role", "campaign"}
     - {"time", "order", "run", "count"}
 )
 MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from gemm_model.config import read_toml
 from gemm_model.core.batch import (
     EMPTY_KERNEL_UNKNOWN,
     NO_SECOND_USE,
@@ -67,22 +68,11 @@ from gemm_model.tables.schema import place_of, rows_words, table_name
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
 
-CONFIG_COLUMNS = (
-    *("kernel", "cta_m", "cta_n", "cluster_m", "cluster_n", "schedule", "swizzle", "raster", "stages"),
-    *("split_k", "scheduler", "fast_accum"),
-)
+CONFIG_COLUMNS = tuple(read_toml("columns")["configuration"])
 """Columns that identify a kernel configuration, as far as a table has them."""
 
 _SIZES = ("m", "n", "k")
 _TILE = ("cta_m", "cta_n", "cluster_m", "cluster_n")
-_KERNEL_SIZE_DEFAULTS = {
-    "cta_m": 1.0,
-    "cta_n": 1.0,
-    "cluster_m": 1.0,
-    "cluster_n": 1.0,
-    "swizzle": 8.0,
-    "split_k": 1.0,
-}
 _AUTO_SIZES = ("cta_k", "stages")
 _FLAGS = {"": -1, "0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
 """Of the texts of a flag, 1 or 0, and -1 of an empty cell."""
@@ -307,7 +297,7 @@ def predict_usable(
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    for name, default in _KERNEL_SIZE_DEFAULTS.items():
+    for name, default in read_toml("columns")["kernel_defaults"].items():
         # A tile is never guessed: if a table has the column, each row must fill it.
         required = name in _TILE and name in frame
         columns[name] = sizes(frame, name, default=None if required else default)

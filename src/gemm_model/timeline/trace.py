@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields
@@ -27,17 +28,9 @@ RUNTIME = "runtime"
 """The phase that is the whole kernel."""
 RING = "ring"
 """The role whose rows are the stages of the ring, each on its own track."""
-IDENTITY = (
-    *("m", "n", "k", "batch", "a_dtype", "b_dtype", "out_dtype", "cta_m", "cta_n", "cluster_m", "cluster_n"),
-    *("schedule", "swizzle", "split_k", "fast_accum", "kernel"),
-)
-"""What tells one kernel's trace from another's."""
 TEXT_COLUMNS = ("role", "activity", "detail")
 TIME_COLUMNS = ("start_us", "end_us", "waited_us")
-COLUMNS = (
-    *("sm", "cta", "role", "warp", "activity", "tile", "tiles", "k_tile", "stage"),
-    *(*TIME_COLUMNS, "detail"),
-)
+COLUMNS: Sequence[str] = read_toml("columns")["trace"]
 """One row an interval. sm, cta, warp: numbers from 0, -1 for all of them; tile: place of the cluster's tile
 in the kernel's order; tiles: how many tiles a row stands for where it is thinned out; k_tile: -1 for a whole
 tile, whose k tiles lie inside it; stage: of the ring, or -1; waited_us: what was waiting within the interval;
@@ -146,7 +139,7 @@ class Trace:
 def kernel_identity(problem: GemmProblem, config: KernelConfig) -> dict[str, Any]:
     """The identity of a kernel: problem, tile, cluster, schedule and family."""
     known = {**problem_fields(problem), **asdict(config)}
-    return {name: known[name] for name in IDENTITY}
+    return {name: known[name] for name in read_toml("columns")["trace_identity"]}
 
 
 def require_same_kernel(predicted: Trace, measured: Trace, path: Path) -> None:
