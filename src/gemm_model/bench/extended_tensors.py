@@ -11,18 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from gemm_model.bench import extended
 from gemm_model.bench.block_scaled import dequantized
-from gemm_model.bench.extended import (
-    ALPHA,
-    BETA,
-    OUTPUT_SCALE,
-    epilogue_words,
-    group_rows,
-    group_spans,
-    masked,
-    output_columns,
-    rows_in_memory,
-)
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
@@ -55,7 +45,7 @@ def around_product(
     problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]
 ) -> dict[str, Any]:
     """Tensors beside A, B and the output; `source` gives m x n random values."""
-    words, device = epilogue_words(problem), out.device
+    words, device = extended.epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
     found: dict[str, Any] = {}
     for word in SOURCES:
@@ -66,16 +56,16 @@ def around_product(
             # As large as the sums, so that the check notices a missing bias.
             bias = torch.randn(size, generator=generator, device=device) * problem.k**0.5
             found[word] = bias.to(torch.bfloat16)
-    for word, size in (("row_sum", problem.m), ("col_sum", output_columns(problem))):
+    for word, size in (("row_sum", problem.m), ("col_sum", extended.output_columns(problem))):
         if word in words:
             found[word] = torch.zeros(size, dtype=torch.float32, device=device)
     if QUANTIZED in words:
         found[QUANTIZED] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
     if problem.groups:
-        starts, ends = zip(*group_spans(problem), strict=True)
+        starts, ends = zip(*extended.group_spans(problem), strict=True)
         found["starts"] = torch.tensor(starts, dtype=torch.int32, device=device)
         found["ends"] = torch.tensor(ends, dtype=torch.int32, device=device)
-        if not masked(problem):
+        if not extended.masked(problem):
             found["bounds"] = torch.tensor((*starts, ends[-1]), dtype=torch.int32, device=device)
     scaling = problem.block_scaling
     if scaling is not None:
@@ -124,9 +114,13 @@ def views_of(problem: GemmProblem) -> tuple[View, View, View]:
             for each in problem.layouts
         )
         return a, b, out
-    rows, groups = rows_in_memory(problem), group_rows(problem)
+    rows, groups = extended.rows_in_memory(problem), extended.group_rows(problem)
     b_shape = (len(groups), problem.n, problem.k) if groups else (problem.n, problem.k)
-    return View.dense(rows, problem.k), View.dense(*b_shape), View.dense(rows, output_columns(problem))
+    return (
+        View.dense(rows, problem.k),
+        View.dense(*b_shape),
+        View.dense(rows, extended.output_columns(problem)),
+    )
 
 
 def _convolution_shapes(conv: ConvProblem) -> tuple[tuple[int, ...], ...]:
@@ -170,7 +164,7 @@ def reference_results(
 ) -> tuple[torch.Tensor, ...]:
     """The expected `results`: the product in high precision with its epilogue."""
     value, found = product, []
-    for word in epilogue_words(problem):
+    for word in extended.epilogue_words(problem):
         if word in GATED_ACTIVATIONS:
             activation = ACTIVATION_FUNCTIONS[word.removeprefix("gated_")]
             value = activation(value[:, ::2]) * value[:, 1::2]
@@ -185,14 +179,14 @@ def reference_results(
 
 def _linear_step(word: str, value: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
     if word == "alpha":
-        return value * ALPHA
+        return value * extended.ALPHA
     if word == "output_scale":
-        return value * OUTPUT_SCALE
+        return value * extended.OUTPUT_SCALE
     assert operand is not None
     wide = operand.to(value.dtype)
     if word == "bias_m":
         wide = wide[:, None]
-    return value + (BETA * wide if word == "beta" else wide)
+    return value + (extended.BETA * wide if word == "beta" else wide)
 
 
 def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
@@ -200,19 +194,19 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
     epilogue's order.
     """
     out = operands.extras.get(RESULT, operands.out)
-    if masked(problem):
-        out = torch.cat([out[start:end] for start, end in group_spans(problem)])
+    if extended.masked(problem):
+        out = torch.cat([out[start:end] for start, end in extended.group_spans(problem)])
     if QUANTIZED in operands.extras:
         scales = operands.extras[QUANTIZED]
         out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
-    sums = [operands.extras[word] for word in epilogue_words(problem) if word in REDUCTIONS]
+    sums = [operands.extras[word] for word in extended.epilogue_words(problem) if word in REDUCTIONS]
     return (out, *sums)
 
 
 def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
     """Rows of each group times the group's own B, in fp32."""
     a, b = operands.a.float(), operands.b
-    spans = enumerate(group_spans(problem))
+    spans = enumerate(extended.group_spans(problem))
     return torch.cat([a[start:end] @ b[group].float().mT for group, (start, end) in spans])
 
 

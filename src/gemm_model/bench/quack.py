@@ -54,7 +54,6 @@ DENSE_TYPES = {
     10: ("bf16", "fp16", "e4m3", "e5m2"),
     12: ("bf16", "fp16"),
 }
-BLOCK_SCALED_TYPES = {10: (("e4m3", "e8m0", 32), ("e2m1", "e8m0", 32), ("e2m1", "e4m3", 16))}
 BLOCK_FORMATS = {
     ("e4m3", "e8m0", 32): "mxfp8_e4m3",
     ("e2m1", "e8m0", 32): "mxfp4",
@@ -85,7 +84,7 @@ class QuackProvider:
             return f"QuACK accumulates in fp32, not {problem.acc_dtype.name}"
         if problem.a_scale is not None:
             key = (problem.a_dtype.name, problem.a_scale.dtype.name, problem.a_scale.vec_size)
-            known = key in BLOCK_SCALED_TYPES.get(major, ()) and problem.a_scale == problem.b_scale
+            known = major == 10 and key in BLOCK_FORMATS and problem.a_scale == problem.b_scale
             return (
                 beyond(problem)
                 if known

@@ -7,22 +7,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import quack.gemm as quack_gemm
 import quack.gemm_runtime.host as quack_host
 import torch
 from quack.gemm_config import GemmConfig
 
+from gemm_model.bench import extended
 from gemm_model.bench.block_scaled import scale_shape
-from gemm_model.bench.extended import (
-    ALPHA,
-    BETA,
-    activation_of,
-    beyond,
-    epilogue_words,
-    group_rows,
-    output_columns,
-)
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.config import read_toml
@@ -42,7 +35,7 @@ HOPPER = 9
 
 def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
     """Why QuACK cannot run such a problem; empty if it can."""
-    words, activation = epilogue_words(problem), activation_of(problem)
+    words, activation = extended.epilogue_words(problem), extended.activation_of(problem)
     places = ["activation" if word == activation else word for word in words]
     if any(place not in ORDER for place in places) or set(SOURCES) <= set(words):
         return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
@@ -52,18 +45,18 @@ def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> st
         return "QuACK's activations take C as it is; expected residual in place of beta"
     if problem.a_scale is not None or compute_capability[0] != HOPPER:
         return "QuACK's epilogues are benchmarked on compute capability 9.0, without scales"
-    return beyond(problem, "epilogue", "groups")
+    return extended.beyond(problem, "epilogue", "groups")
 
 
 def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
     """Parts of the compiled kernel's key beside those of a plain GEMM."""
-    return (epilogue_words(problem), bool(group_rows(problem)))
+    return (extended.epilogue_words(problem), bool(extended.group_rows(problem)))
 
 
 def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
     """QuACK's launch plan, good for all operands of the problem; a linear one launches once meanwhile."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    activation = activation_of(problem)
+    activation = extended.activation_of(problem)
     if activation:
         # QuACK's fused kernels choose their k tile and do not split K.
         asked = Candidate(config=replace(config, cta_k=0, split_k=1))
@@ -82,7 +75,7 @@ def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> A
 def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
     """A callable that launches the plan's kernel on the operands."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    if activation_of(problem):
+    if extended.activation_of(problem):
         stores = {"mAuxOut": operands.out}
         return partial(plan.run, operands.a, operands.b.mT, c, out=stores, **tensors)
     return partial(quack_gemm.run_gemm_plan, plan, operands.a, operands.b, operands.out, c, **tensors)
@@ -93,7 +86,7 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
     # QuACK fingerprints its epilogues at their import, which fails for packages outside of a `site-packages`.
     from quack.epilogue.library import linear_act_mod
 
-    words = epilogue_words(problem)
+    words = extended.epilogue_words(problem)
     return linear_act_mod(
         ACTIVATION_NAMES[activation],
         gated=activation in GATED_ACTIVATIONS,
@@ -106,18 +99,20 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
 
 def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
     """Operands of the epilogue and bounds of groups, under the names of QuACK's arguments."""
-    words, extras = epilogue_words(problem), operands.extras
-    activated = bool(activation_of(problem))
+    words, extras = extended.epilogue_words(problem), operands.extras
+    activated = bool(extended.activation_of(problem))
     found: dict[str, Any] = {}
     if "bias_n" in words:
         # The bias of each group, which here is one and the same.
-        bias = extras["bias_n"].expand(len(group_rows(problem)) or 1, -1).contiguous()
+        bias = extras["bias_n"].expand(len(extended.group_rows(problem)) or 1, -1).contiguous()
         found["mRowVecBroadcast" if activated else "rowvec_bias"] = bias
     if "bias_m" in words:
-        bias = extras["bias_m"] if group_rows(problem) else extras["bias_m"].unsqueeze(0)
+        bias = extras["bias_m"] if extended.group_rows(problem) else extras["bias_m"].unsqueeze(0)
         found["mColVecBroadcast" if activated else "colvec_bias"] = bias
-    found |= {word: factor for word, factor in (("alpha", ALPHA), ("beta", BETA)) if word in words}
-    if group_rows(problem):
+    found |= {
+        word: factor for word, factor in (("alpha", extended.ALPHA), ("beta", extended.BETA)) if word in words
+    }
+    if extended.group_rows(problem):
         found["cu_seqlens_m"] = extras["bounds"]
     return found
 
@@ -133,8 +128,8 @@ def meta_operands(problem: GemmProblem) -> Operands:
     def empty(name: str, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch_dtype(name), device="meta")
 
-    groups, lead = len(group_rows(problem)), (problem.batch,) * (problem.batch > 1)
-    words, out_name = epilogue_words(problem), problem.out_dtype.name
+    groups, lead = len(extended.group_rows(problem)), (problem.batch,) * (problem.batch > 1)
+    words, out_name = extended.epilogue_words(problem), problem.out_dtype.name
     extras: dict[str, Any] = {
         word: empty(out_name, problem.m, problem.n) for word in SOURCES if word in words
     }
@@ -152,7 +147,7 @@ def meta_operands(problem: GemmProblem) -> Operands:
     return Operands(
         a=empty(problem.a_dtype.name, *lead, problem.m, columns),
         b=empty(problem.b_dtype.name, *((groups,) if groups else lead), problem.n, columns),
-        out=empty(out_name, *lead, problem.m, output_columns(problem)),
+        out=empty(out_name, *lead, problem.m, extended.output_columns(problem)),
         extras=extras,
         **scales,
     )
@@ -161,25 +156,10 @@ def meta_operands(problem: GemmProblem) -> Operands:
 @contextmanager
 def without_gpu(compute_capability: tuple[int, int]) -> Iterator[None]:
     """Make QuACK's plans without launching and without queries to a GPU, for processes that compile."""
-    changes = (
-        (quack_gemm, "get_device_capacity", lambda _: compute_capability),
-        (quack_gemm, "get_max_active_clusters", _one_cluster),
-        (quack_host, "get_max_active_clusters", _one_cluster),
-        (quack_gemm, "run_gemm_plan", _no_launch),
-    )
-    kept = [getattr(module, name) for module, name, _ in changes]
-    for module, name, stand_in in changes:
-        setattr(module, name, stand_in)
-    try:
+    with (
+        patch.object(quack_gemm, "get_device_capacity", return_value=compute_capability),
+        patch.object(quack_gemm, "get_max_active_clusters", return_value=1),
+        patch.object(quack_host, "get_max_active_clusters", return_value=1),
+        patch.object(quack_gemm, "run_gemm_plan"),
+    ):
         yield
-    finally:
-        for (module, name, _), function in zip(changes, kept, strict=True):
-            setattr(module, name, function)
-
-
-def _one_cluster(*_: object, **__: object) -> int:
-    return 1
-
-
-def _no_launch(*_: object, **__: object) -> None:
-    """Nothing runs while kernels are compiled."""

@@ -29,16 +29,7 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.model import KernelModel
-from gemm_model.timeline.iket import (
-    WARPS_PER_GROUP,
-    LaunchedInTurns,
-    TracedKernel,
-    counted_launches,
-    lifetimes_us,
-    lost_warps,
-    read_iket,
-    trace_of,
-)
+from gemm_model.timeline import iket
 from gemm_model.timeline.phases import median_of
 from gemm_model.timeline.trace import Trace, kernel_identity
 
@@ -53,8 +44,8 @@ read."""
 EPILOGUE_COLUMNS = 32
 """Columns that an epilogue stores at once [elements]; QuACK, each time with four ranges of a warp; QuACK's
 source."""
-TRACED_TURNS = LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[RANGES])
-LIFETIME_TURNS = LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[LIFETIMES])
+TRACED_TURNS = iket.LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[RANGES])
+LIFETIME_TURNS = iket.LaunchedInTurns(ROUNDS, LAUNCHES_A_TURN[LIFETIMES])
 LAUNCHES = TRACED_TURNS.launches + 1
 """Launches of a row in all [1]; under the tracer; a library's first use of a kernel launches it once more."""
 
@@ -85,10 +76,10 @@ def require_tracer() -> None:
         )
 
 
-def traced_kernel(row: Row, gpu: GpuSpec) -> TracedKernel:
+def traced_kernel(row: Row, gpu: GpuSpec) -> iket.TracedKernel:
     """What the trace of a row is of. Raises InputError for a row without a tile."""
     config, geometry = _geometry(row, gpu)
-    return TracedKernel(
+    return iket.TracedKernel(
         gpu=gpu.name,
         identity=kernel_identity(row.problem, config),
         k_tiles=int(geometry.schedule.k_tiles),
@@ -107,7 +98,7 @@ def expected_ranges(row: Row, gpu: GpuSpec, *, stores: bool = False) -> int:
     """About how many ranges the trace of a row holds, all launches of it together."""
     config, geometry = _geometry(row, gpu)
     k_tiles = int(geometry.schedule.k_tiles)
-    warps = WARPS_PER_GROUP * int(geometry.resources.warpgroups)
+    warps = iket.WARPS_PER_GROUP * int(geometry.resources.warpgroups)
     # Whole tiles, next tiles and waits; the producer has no epilogue.
     computing = warps * (k_tiles + 4 + (4 * config.cta_n // EPILOGUE_COLUMNS if stores else 0))
     tiles = int(geometry.schedule.tiles) * config.cluster_m * config.cluster_n
@@ -140,19 +131,19 @@ def trace_rows(rows: Sequence[Row], gpu: Callable[[], GpuSpec], options: TraceOp
         out = options.keep or place / "iket"
         lived = place / "lifetimes"
         words, untraced = _in_turn(rows, place, options, out, lived)
-        launches = read_iket(_only_trace(out, words))
-        counted = counted_launches(launches, len(rows), TRACED_TURNS)
+        launches = iket.read_iket(_only_trace(out, words))
+        counted = iket.counted_launches(launches, len(rows), TRACED_TURNS)
         names = [own[0].kernel_name for own in counted]
-        unranged_us = lifetimes_us(_only_trace(lived, words), names, LIFETIME_TURNS)
+        unranged_us = iket.lifetimes_us(_only_trace(lived, words), names, LIFETIME_TURNS)
     kernels = [
         replace(traced_kernel(row, gpu()), untraced_us=reply["kernel_us"], unranged_us=lived_us)
         for row, reply, lived_us in zip(rows, untraced, unranged_us, strict=True)
     ]
     found = [
-        median_of([trace_of(launch, kernel, every_warp=options.every_warp) for launch in own])
+        median_of([iket.trace_of(launch, kernel, every_warp=options.every_warp) for launch in own])
         for own, kernel in zip(counted, kernels, strict=True)
     ]
-    lost = max(lost_warps(words), sum(trace.info.lost_warps for trace in found))
+    lost = max(iket.lost_warps(words), sum(trace.info.lost_warps for trace in found))
     if lost:
         room = "its own count" if options.events_per_warp is None else str(options.events_per_warp)
         raise InputError(

@@ -119,9 +119,9 @@ def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> Non
         cards = cards_of(client, options, common.listed(args.kernels))
         common.words(f"{len(cards)} cards: {', '.join(sorted(cards))}")
         rows = _rows_for(args, next(iter(cards.values())))
-        sweep = digest(rows)
-        began = provenance(sweep, asdict(options.settings), len(rows))
-        with taken_up(dataset, sweep) if args.resume else begun(dataset, began) as journal:
+        name = digest(rows)
+        began = provenance(name, asdict(options.settings), len(rows))
+        with taken_up(dataset, name) if args.resume else begun(dataset, began) as journal:
             crew = crew_of(client)
             fleet = runner.Sweep(rows, journal, cards, crew, options, bar.tell, by_shape=True)
             fleet.go({} if args.compiled else _providers_of(rows))
@@ -153,9 +153,9 @@ def _run_here(
         failures = runner.compile_all(list(enumerate(rows)), _providers_of(rows), job, crew, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
         return
-    table, sweep = KeptTable(args.output, rows, found), digest(rows)
-    began = provenance(sweep, asdict(options.settings), len(rows))
-    with table.taken_up(sweep) if args.resume else table.begun(began):
+    table, name = KeptTable(args.output, rows, found), digest(rows)
+    began = provenance(name, asdict(options.settings), len(rows))
+    with table.taken_up(name) if args.resume else table.begun(began):
         own = runner.Sweep(rows, table, {found["gpu_uuid"]: found}, crew, options, progress)
         own.go({} if args.compiled else _providers_of(rows))
     said = []

@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gemm_model.bench.characterization import (
-    PROTOCOLS,
-    agreed,
-    base_gpu,
-    columns_of,
-    gpu_description,
-    require_agreement,
-)
+from gemm_model.bench import characterization
 from gemm_model.commands import common
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.errors import importing
@@ -32,24 +25,30 @@ def run(args: argparse.Namespace) -> Document:
     benchmarks = Microbenchmarks()
     card = benchmarks.describe()
     known = {name: load_gpu_mapping(name) for name in gpu_names()}
-    base = load_config(args.overrides, {"gpu": args.base or base_gpu(card["gpu_name"], known)})["gpu"]
+    base = load_config(
+        args.overrides, {"gpu": args.base or characterization.base_gpu(card["gpu_name"], known)}
+    )["gpu"]
     packaged = gpu_from_mapping(base)
-    require_agreement(packaged, card)
+    characterization.require_agreement(packaged, card)
     benchmarks.require_alone()
-    described = gpu_description(base, card, agreed(benchmarks.readings(), benchmarks.readings()))
+    found = characterization.agreed(benchmarks.readings(), benchmarks.readings())
+    described = characterization.gpu_description(base, card, found)
     measurements = list(benchmarks.all()) if args.table is not None else []
     heading = f"# {card['gpu_name']}, {card['gpu_uuid']}, driver {card['driver']}, CUDA {card['cuda']}.\n"
     text = yaml.safe_dump(described, sort_keys=False, width=110, default_flow_style=None)
     atomic_write(args.output, heading + text)
     if args.table is not None:
-        atomic_write(args.table, csv_rows(measurements, columns_of(measurements)))
-    for name in PROTOCOLS:
+        atomic_write(args.table, csv_rows(measurements, characterization.columns_of(measurements)))
+    for name in characterization.PROTOCOLS:
         before = getattr(packaged, name)
         shown = "not known" if before is None else f"{before:g}"
         print(f"{name} {described[name]:g} (base {shown})", file=sys.stderr)
     return Document(
         gpu=described["name"],
-        result={"file": args.output, "numbers": {name: described[name] for name in PROTOCOLS}},
-        text=lambda: f"{args.output}: {len(PROTOCOLS)} numbers, measured twice",
+        result={
+            "file": args.output,
+            "numbers": {name: described[name] for name in characterization.PROTOCOLS},
+        },
+        text=lambda: f"{args.output}: {len(characterization.PROTOCOLS)} numbers, measured twice",
         apart=True,
     )

@@ -19,17 +19,7 @@ from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.settings import Settings
-from gemm_model.integrations.profile import (
-    Beside,
-    beside,
-    card_of,
-    config_of,
-    lay_beside,
-    library_of,
-    read_export,
-    read_profile,
-    with_parts,
-)
+from gemm_model.integrations import profile
 from gemm_model.kernel_model.comparison import Difference, difference
 from gemm_model.kernel_model.explanation import MODEL, Explanation, explain, limits
 from gemm_model.kernel_model.faults import COUNTS
@@ -275,17 +265,17 @@ def _run_counted(args: argparse.Namespace, chosen: Settings) -> Document:
     common.refuse_given(args, ("against", "what_if", "regime", "html", *kinds.ROUTING), "with --ncu")
     if args.cta is None:
         common.refuse_given(args, {*common.CONFIG} - {"kernel"}, "without --cta")
-    kernels = read_export(args.ncu)
-    config = common.config(args) if args.cta is not None else config_of(kernels[0].name)
-    if (library := library_of(kernels[0].name)) and "kernel" not in args.given:
+    kernels = profile.read_export(args.ncu)
+    config = common.config(args) if args.cta is not None else profile.config_of(kernels[0].name)
+    if (library := profile.library_of(kernels[0].name)) and "kernel" not in args.given:
         config = replace(config, kernel=library)
     options = {**chosen.options, "regime": "counters"}
     options.pop("residual", None)
     problem = kinds.problem(args)
-    gpu = card_of(kernels[0].name, chosen.gpu, problem)
+    gpu = profile.card_of(kernels[0].name, chosen.gpu, problem)
     named = World(problem=problem, config=config, gpu=gpu, options=options)
-    world = with_parts(named, kernels[0])
-    found = beside(world, kernels[0])
+    world = profile.with_parts(named, kernels[0])
+    found = profile.beside(world, kernels[0])
     notes = [f"{len(kernels) - 1} shorter kernels of {args.ncu} are left out"] if len(kernels) > 1 else []
     notes += [f"K in {world.config.split_k} parts, by its counts"] if world is not named else []
     fault, suspects = found.fault.fault if found.fault else None, plain(found.suspects)
@@ -301,11 +291,11 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     common.refuse_given(
         args, (*common.PROBLEM, *common.CONFIG, "against", "what_if", "ncu", "html"), "with --profile"
     )
-    launches, card = read_profile(args.profile)
+    launches, card = profile.read_profile(args.profile)
     gpu = chosen.gpu if common.gpu_given(args) or not card else load_gpu(card_named(card))
     options = chosen.options if "regime" in args.given else {**chosen.options, "regime": "kernel-only"}
-    rows = lay_beside(launches, gpu, options)
-    others = [each for each in launches if not library_of(each.name)]
+    rows = profile.lay_beside(launches, gpu, options)
+    others = [each for each in launches if not profile.library_of(each.name)]
     total_us, other_us = (sum(each.total_us for each in some) for some in (launches, others))
     notes = []
     if others:
@@ -322,7 +312,7 @@ def _run_profile(args: argparse.Namespace, chosen: Settings) -> Document:
     return _document(replace(chosen, gpu=gpu), result, rows, lambda: text_table(shown), *notes)
 
 
-def _counted_text(found: Beside, suspects: list[dict[str, Any]]) -> str:
+def _counted_text(found: profile.Beside, suspects: list[dict[str, Any]]) -> str:
     most = max(found.rows, key=lambda row: row["spreads"] or 0.0)["what"]
     lines = [found.kernel.name, "", "COUNTED BESIDE PREDICTED", text_table(found.rows), ""]
     lines += [f"differs most: {most}; usual causes: {COUNTS[most]['usually']}", ""]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.core.errors import InputError
@@ -20,10 +22,6 @@ from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ri
 from gemm_model.hierarchy.solve import Candidate, solve
 from gemm_model.hierarchy.variants import variant
 from gemm_model.report.document import Document, plain, text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Shape = tuple[int, int, int]
 
@@ -82,8 +80,6 @@ def _document(machine: Machine, **parts: Any) -> Document:
 
 
 def _picture(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
-    import pandas as pd
-
     blocking = blocking_of(parse_tiles(args.tile), machine.gpu, machine.datapath, args.stages)
     taken = footprint(blocking, machine.gpu, machine.datapath)
     grid = resident_grid(machine, blocking, taken.ctas_per_sm, shape)
@@ -136,8 +132,6 @@ def _picture_text(
 
 def _table(rows: Iterable[object], columns: Mapping[str, str]) -> pd.DataFrame:
     """A row for each of some records, whose attributes have other names than the columns."""
-    import pandas as pd
-
     return pd.DataFrame([{name: getattr(row, of) for name, of in columns.items()} for row in rows])
 
 
@@ -170,8 +164,6 @@ def _of_candidate(candidate: Candidate) -> dict[str, Any]:
 
 
 def _solve(args: argparse.Namespace, machine: Machine, shape: Shape) -> Document:
-    import pandas as pd
-
     found = solve(
         machine,
         shape,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gemm_model.choice.portfolio import Portfolio, choose_portfolio
 from gemm_model.commands import common
@@ -16,17 +17,11 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.document import Document, screen_text, text_table
 from gemm_model.report.page.portfolio import portfolio_page
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_us", "best_us", "loss")
 """Of a shape what the text shows."""
 
 
 def run(args: argparse.Namespace) -> Document:
-    import pandas as pd
-
     from gemm_model.choice.table_ranking import problems_of_table
     from gemm_model.tables.schema import KNOWN
 
@@ -55,8 +50,6 @@ def run(args: argparse.Namespace) -> Document:
 
 
 def _weights(frame: pd.DataFrame, column: str | None) -> list[float] | None:
-    import pandas as pd
-
     if column is None:
         return None
     if column not in frame:

@@ -20,13 +20,7 @@ from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.models import create_model
-from gemm_model.report.console import (
-    accuracy_text,
-    explanation,
-    extreme_rows,
-    prediction_fields,
-    prediction_row,
-)
+from gemm_model.report import console
 from gemm_model.report.document import FORMATS, Document, screen_text
 from gemm_model.report.page.content import Page
 
@@ -141,18 +135,18 @@ def _table_text(report: TableReport, chosen: Settings, classic: bool) -> str:
 
     numbered = report.rows.reset_index(drop=True).dropna(subset="ratio")
     parts = []
-    for title, rows in zip(("HIGHEST", "LOWEST"), extreme_rows(numbered, EXTREMES), strict=True):
+    for title, rows in zip(("HIGHEST", "LOWEST"), console.extreme_rows(numbered, EXTREMES), strict=True):
         parts.append(f"{len(rows)} {title} RATIOS predicted / measured")
         if not classic:
             parts[-1] += "\n" + _predictions_text(rows, numbered, "runtime_us", "ratio")
         for position, row in rows.iterrows() if classic else ():
             kernel = {str(key): value for key, value in row.items()}
             prediction = report.prediction(int(str(position)))
-            parts.append(explanation(kernel, prediction, float(row["runtime_us"])))
+            parts.append(console.explanation(kernel, prediction, float(row["runtime_us"])))
     title = "ACCURACY IN THE FIT" if report.fitted else "ACCURACY"
     parts.append(
         f"{title} of {chosen.model} on {', '.join(report.cards)}, |predicted / measured - 1|\n"
-        + accuracy_text(report.accuracy)
+        + console.accuracy_text(report.accuracy)
     )
     return "\n" + "\n\n".join(parts)
 
@@ -182,7 +176,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         problem, prediction = expected.middle, expected.prediction
     kernel = kernel_fields(config) if needs_tile else {}
     result: dict[str, Any] = {"problem": problem_fields(problem), "kernel": kernel}
-    result["prediction"] = prediction_fields(prediction)
+    result["prediction"] = console.prediction_fields(prediction)
     limiters = limits_of(prediction.limiter, problem, config, chosen)
     over_routings = {} if expected is None else kinds.expected_fields(expected)
     if expected is not None:
@@ -192,7 +186,7 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         **common.place(chosen, "regime", "l2"),
         **kernel,
         **over_routings,
-        **prediction_row(prediction),
+        **console.prediction_row(prediction),
         "limiters": limiters,
     }
     return common.document(
@@ -202,6 +196,6 @@ def predict_kernel(args: argparse.Namespace) -> Document:
         notes=notes,
         text=lambda: (
             ("" if expected is None else f"{kinds.expected_text(expected)}\n")
-            + explanation({**result["problem"], **kernel}, replace(prediction, limiter=limiters))
+            + console.explanation({**result["problem"], **kernel}, replace(prediction, limiter=limiters))
         ),
     )

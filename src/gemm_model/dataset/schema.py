@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pandas as pd
+
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.core.errors import InputError, importing
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 LARGEST = 2.0**53
@@ -69,8 +70,6 @@ def typed(texts: pd.DataFrame, run: str, source: str) -> pa.Table:
 
     Raises InputError, naming `source`, for an unknown column or a cell that is not of its column's kind.
     """
-    import pandas as pd
-
     package = pyarrow()
     for name in texts.columns:
         if name not in COLUMNS:
@@ -114,8 +113,6 @@ def _require_folder_names(texts: Iterable[str], place: str) -> None:
 
 def as_texts(rows: pd.DataFrame) -> pd.DataFrame:
     """Typed rows as a table of texts, like a CSV file; columns without any cell are left out."""
-    import pandas as pd
-
     filled = [name for name in rows.columns if rows[name].notna().any()]
     return pd.DataFrame(
         {name: [_cell(value) for value in rows[name].astype(object)] for name in filled},
@@ -125,6 +122,4 @@ def as_texts(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(value: Any) -> str:
     """A cell's text; numbers in the shortest form that reads back unchanged."""
-    import pandas as pd
-
     return "" if value is None or value is pd.NA or value != value else str(value)

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pandas as pd
+
 from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path, atomic_write, read_json
 from gemm_model.core.records import record_from
 from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, completed, pyarrow, typed
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 DESCRIPTION, RUNS = "dataset.json", "runs"
@@ -145,16 +146,8 @@ class DataSet:
         folders = (f"{level}={quote(key, safe='')}" for level, key in zip(PARTITION, keys, strict=True))
         return self.folder.joinpath(*folders, f"{run}-{number}.parquet")
 
-    def parts(
-        self,
-        *,
-        gpu: str | None = None,
-        family: str | None = None,
-        regime: str | None = None,
-        run: str | None = None,
-    ) -> list[Part]:
-        """The parts of all runs that hold such rows; None takes all."""
-        wanted = {"gpu": gpu, "family": family, "regime": regime}
+    def parts(self, *, run: str | None = None, **wanted: str | None) -> list[Part]:
+        """The parts of all runs that hold such rows (gpu, family, regime); None takes all."""
         return [
             part
             for record in (self.runs() if run is None else [self.record(run)])
@@ -174,8 +167,6 @@ class DataSet:
 
     def read_parts(self, parts: Sequence[Part]) -> pd.DataFrame:
         """The rows of these parts; raises InputError for one that is damaged."""
-        import pandas as pd
-
         whole = pyarrow().concat_tables([self._good_table(part) for part in parts])
         integers = {pyarrow().int64(): pd.Int64Dtype()}
         frame: pd.DataFrame = whole.to_pandas(types_mapper=integers.get)
@@ -241,8 +232,6 @@ def is_dataset(folder: Path) -> bool:
 
 def _by_partition(table: pa.Table) -> Iterator[tuple[tuple[str, str, str], pa.Table]]:
     """Rows by GPU, family and regime, each group in the order of the rows."""
-    import pandas as pd
-
     keys = pd.DataFrame(
         {level: table[name].to_pandas().fillna("unknown") for level, name in PARTITION.items()}
     )

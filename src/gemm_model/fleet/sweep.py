@@ -15,18 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gemm_model.bench import runner
 from gemm_model.bench.rows import Outcome
-from gemm_model.bench.runner import (
-    DEATHS,
-    Card,
-    CardReply,
-    Crew,
-    Job,
-    KernelTask,
-    RowsTask,
-    RunOptions,
-    compiler,
-)
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import GemmModelError, InputError, PartialResultError
 from gemm_model.fleet.cluster import CARD, COMPILER, offered, refuse_other_versions
@@ -89,11 +79,11 @@ class Stream(Generic[Task, Result]):
                     if future.key in results:
                         yield task, results[future.key]
                         continue
-                    suspect = deaths >= DEATHS - 1
+                    suspect = deaths >= runner.DEATHS - 1
                     deaths += self._deaths(future)
                     if suspect:
                         yield task, None
-                    elif deaths >= DEATHS - 1:
+                    elif deaths >= runner.DEATHS - 1:
                         self._suspects.append((task, deaths))
                     else:
                         self._submit(task, deaths)
@@ -174,7 +164,7 @@ class Stream(Generic[Task, Result]):
 Cards = dict[str, dict[str, Any]]
 
 
-def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Cards:
+def cards_of(client: Client, options: runner.RunOptions, kernels: Sequence[str]) -> Cards:
     """UUID -> description of each card of the cluster.
 
     Raises InputError if no worker has a card, if two workers share one, or if the cards differ in kind.
@@ -182,7 +172,7 @@ def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Car
     refuse_other_versions(client)
     if not offered(client, CARD):
         raise InputError(f"no worker of the cluster offers {CARD}=1; expected one beside each card")
-    job = Job(options=options, kernels=tuple(kernels), compute_capability=(0, 0))
+    job = runner.Job(options=options, kernels=tuple(kernels), compute_capability=(0, 0))
     cards: Cards = {}
     for address, reply in _descriptions(client, job).items():
         uuid = reply.card["gpu_uuid"]
@@ -195,7 +185,7 @@ def cards_of(client: Client, options: RunOptions, kernels: Sequence[str]) -> Car
     return cards
 
 
-def _descriptions(client: Client, job: Job) -> dict[str, CardReply]:
+def _descriptions(client: Client, job: runner.Job) -> dict[str, runner.CardReply]:
     """Address -> the card's description, of each worker that has one; a worker that dies is left out.
 
     Its replacement has another address and is asked separately.
@@ -215,7 +205,7 @@ def _descriptions(client: Client, job: Job) -> dict[str, CardReply]:
             wait(list(asked.values()), timeout=LOOK_EVERY_S)
 
 
-def crew_of(client: Client) -> Crew:
+def crew_of(client: Client) -> runner.Crew:
     """The workers of a cluster, beside its cards and those that compile."""
     work: dict[str, tuple[Callable[[Any], Any], str]] = {
         "compile": (compile_kernel, COMPILER),
@@ -225,7 +215,7 @@ def crew_of(client: Client) -> Crew:
 
     def crew(
         step: str, tasks: Sequence[Any], wanted: Callable[[], bool]
-    ) -> Iterable[tuple[Any, Outcome | CardReply | None]]:
+    ) -> Iterable[tuple[Any, Outcome | runner.CardReply | None]]:
         call, resource = work[step]
         # Without workers that compile, those with cards do, with the first row of a kernel.
         if step == "compile" and not offered(client, resource):
@@ -235,34 +225,34 @@ def crew_of(client: Client) -> Crew:
     return crew
 
 
-_cards: dict[str, Card] = {}
+_cards: dict[str, runner.Card] = {}
 """The card beside this worker, from its first task to the worker's end."""
 _compilers = threading.local()
 
 
-def _card(job: Job) -> Card:
+def _card(job: runner.Job) -> runner.Card:
     job.require_own_version()
     if job.options.device not in _cards:
-        _cards[job.options.device] = Card(WorkerProcess(job.options.device, job.kernels))
+        _cards[job.options.device] = runner.Card(WorkerProcess(job.options.device, job.kernels))
     return _cards[job.options.device]
 
 
-def describe(job: Job) -> CardReply:
+def describe(job: runner.Job) -> runner.CardReply:
     """The description of this worker's card."""
-    return CardReply(card=_card(job).description)
+    return runner.CardReply(card=_card(job).description)
 
 
-def compile_kernel(task: KernelTask) -> Outcome:
+def compile_kernel(task: runner.KernelTask) -> Outcome:
     """Put a kernel into the cache on this worker's disk."""
     task.job.require_own_version()
     if not hasattr(_compilers, "worker"):
-        _compilers.worker = compiler(task.job.options.device, task.job.kernels)
+        _compilers.worker = runner.compiler(task.job.options.device, task.job.kernels)
     return task.compiled_by(_compilers.worker)
 
 
-def check(task: RowsTask) -> CardReply:
+def check(task: runner.RowsTask) -> runner.CardReply:
     return _card(task.job).check(task)
 
 
-def measure(task: RowsTask) -> CardReply:
+def measure(task: runner.RowsTask) -> runner.CardReply:
     return _card(task.job).measure(task)

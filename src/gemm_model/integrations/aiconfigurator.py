@@ -17,6 +17,7 @@ import yaml
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
+from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.dtypes import element_type
@@ -28,25 +29,18 @@ from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import predict_frame
 
 Tables = Mapping[str, pd.DataFrame]
-GEMM_TYPES = {"bfloat16": "bf16", "fp8": "e4m3"}
+SYSTEM = read_yaml_mapping(CONFIG_DIR / "aiconfigurator.yaml", "a system")
+GEMM_TYPES: Mapping[str, str] = SYSTEM["gemm_types"]
 """aiconfigurator's names of operand types, and ours."""
-EDGES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Sizes m that fill tiles: one row more, as a batch that decodes beside a prompt, starts another row of tiles."""
-ROWS = sorted(
-    {1, 2, 4, 8, 16, 32, 96, 192, 384, 768, 1536, 3072, 16384, 32768, *EDGES, *(m + 1 for m in EDGES)}
-)
-WIDTHS = (128, 512, 1024, 2048, 3072, 4096, 5120, 6144, 8192, 12288, 16384, 25600, 65536)
-"""Sizes m, and n and k, of the table; aiconfigurator interpolates between them."""
 CALLS, TIMED = 72, 36
 LAYERS = 6
 """Calls of a product that its collectors run without a rest, the last of them, which they time, and layers that take
 turns [1]: 12 and 6 rounds; collector/vllm/collect_gemm.py and collector/helper.py of ai-dynamo/aiconfigurator."""
-TENSOR_RATES = {"bfloat16_tc_flops": "fp16", "fp8_tc_flops": "fp8", "int8_tc_flops": "int8"}
 
 
 def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s: float) -> dict[str, Any]:
     """The card as aiconfigurator's `systems/NAME.yaml` describes it; rates in FLOP/s and bytes/s."""
-    rates = {name: kind for name, kind in TENSOR_RATES.items() if kind in gpu.flop_per_clk_per_sm}
+    rates = {name: kind for name, kind in SYSTEM["tensor_rates"].items() if kind in gpu.flop_per_clk_per_sm}
     return {
         "data_dir": f"data/{gpu.name}",
         "gpu": {
@@ -58,14 +52,9 @@ def system_of(gpu: GpuSpec, memory_gib: float, gpus_of_node: int, link_gb_per_s:
             **({} if gpu.power_cap_w is None else {"power": gpu.power_cap_w}),
             "sm_version": int(gpu.architecture.removeprefix("sm")),
         },
-        "node": {
-            "num_gpus_per_node": gpus_of_node,
-            "inter_node_bw": 50_000_000_000,
-            "intra_node_bw": round(link_gb_per_s * 1e9),
-            "pcie_bw": 64_000_000_000,
-            "p2p_latency": 1e-5,
-        },
-        "misc": {"nccl_mem": {1: 0, 2: 358612992, 4: 411041792, 8: 411041792}, "other_mem": 3758096384},
+        "node": {"num_gpus_per_node": gpus_of_node, "intra_node_bw": round(link_gb_per_s * 1e9)}
+        | SYSTEM["node"],
+        "misc": SYSTEM["misc"],
     }
 
 
@@ -113,8 +102,10 @@ def _calls_us(gpu: GpuSpec, sizes: pd.DataFrame, regime: str, advance: Callable[
 
 def grid(products: Iterable[tuple[int, int]] = ()) -> pd.DataFrame:
     """Every m with every n and k whose weights have at most 2^30 elements, and with n and k of `products`."""
-    pairs = [(n, k) for n in WIDTHS for k in WIDTHS if n * k <= 2**30]
-    rows = [(m, n, k) for n, k in dict.fromkeys([*pairs, *products]) for m in ROWS]
+    edges, widths = SYSTEM["edges"], SYSTEM["widths"]
+    every_m = sorted({*SYSTEM["rows"], *edges, *(m + 1 for m in edges)})
+    pairs = [(n, k) for n in widths for k in widths if n * k <= 2**30]
+    rows = [(m, n, k) for n, k in dict.fromkeys([*pairs, *products]) for m in every_m]
     return pd.DataFrame(rows, columns=["m", "n", "k"])
 
 

@@ -33,17 +33,8 @@ with importing("GemmTimer needs the package torch: pip install 'gemm-model[torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    from gemm_model.integrations import torch_operators as operators
     from gemm_model.integrations.torch_modules import RunningModules
-    from gemm_model.integrations.torch_operators import (
-        ATTENTION_KIND,
-        GROUPED,
-        MATMUL_LIKE,
-        Attention,
-        UnmodelledError,
-        is_known,
-        launches_kernels,
-        work_of,
-    )
 
 BESIDE_TORCH_FAMILY = ("cudnn", "cutlass")
 """Families that torch takes its other kernels from."""
@@ -53,7 +44,7 @@ REGIMES_OF_A_MODEL: Mapping[str, str] = {"KernelModel": "graph"}
 STATES_OF_L2: Mapping[str, Mapping[str, str]] = {"graph": {"l2": "written"}}
 """By regime what L2 holds when a model's GEMM begins: the kernel before has written its first operand."""
 
-Work = GemmProblem | Attention
+Work = GemmProblem | operators.Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +140,7 @@ class GemmTimer:
         return tuple(Timing(*call, count, self._predicted(call[-1])) for call, count in calls)
 
     def _predicted(self, work: Work) -> Call:
-        if isinstance(work, Attention):
+        if isinstance(work, operators.Attention):
             if (found := work.predicted(self.ranker.gpu)) is not None:
                 return Call.of(found, columns=self.ranker.place)
             time_us, limiter = work.bound_us(self.ranker.gpu)
@@ -176,7 +167,7 @@ class GemmTimer:
     @property
     def gemm_us(self) -> float:
         """Predicted time of all GEMMs, without attention."""
-        return sum(timing.total_us for timing in self.timings if timing.kind != ATTENTION_KIND)
+        return sum(timing.total_us for timing in self.timings if timing.kind != operators.ATTENTION_KIND)
 
     @property
     def error_band(self) -> float | None:
@@ -213,14 +204,14 @@ class GemmTimer:
             row = {"module": module, "pass": way, "kind": kind, "count": _calls(timings), **call.columns}
             row |= {"flop": _flop(timings), "call_us": call.time_us, "total_us": time_us}
             row |= {"share": time_us / total_us if total_us else 0.0, "limiter": _main_limiter(timings)}
-            found.append({**row, "disposition": ATTENTION if kind == ATTENTION_KIND else OK})
+            found.append({**row, "disposition": ATTENTION if kind == operators.ATTENTION_KIND else OK})
         return found
 
     def notes(self) -> list[str]:
         """The totals, GEMMs apart from the rest, and what the table does not hold."""
         timings = self.timings
-        gemms = [timing for timing in timings if timing.kind != ATTENTION_KIND]
-        attentions = [timing for timing in timings if timing.kind == ATTENTION_KIND]
+        gemms = [timing for timing in timings if timing.kind != operators.ATTENTION_KIND]
+        attentions = [timing for timing in timings if timing.kind == operators.ATTENTION_KIND]
         names, slower = self.ranker.names, self.ranker.heuristic_choice.share
         where = f"{self.ranker.gpu.name}, {', '.join(names)} kernels"
         where += f", regime {self.regime}" if self.regime else ""
@@ -234,7 +225,7 @@ class GemmTimer:
                 lines.append(
                     f"together {self.total_us:.1f} us, within {band:.1%} for nine in ten such programs"
                 )
-        if any(timing.kind == GROUPED for timing in timings):
+        if any(timing.kind == operators.GROUPED for timing in timings):
             lines.append("grouped GEMMs: groups of one size, since their sizes depend on data")
         lines += [f"not modelled: {name}, {count} calls" for name, count in self.unmodelled.items()]
         if self.other_operators:
@@ -290,7 +281,7 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         module = self.timer.modules.of_operator()
         name = func._schema.name.split("::")[-1]
-        known = is_known(name)
+        known = operators.is_known(name)
         if not known and func is not torch.ops.prim.device.default:
             with self:
                 parts = func.decompose(*args, **kwargs)
@@ -299,9 +290,9 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **kwargs)
         if known:
             self._record(module, func, name, args, kwargs)
-        elif MATMUL_LIKE.search(name):
+        elif operators.MATMUL_LIKE.search(name):
             self.timer.unmodelled[func._schema.name] += 1
-        elif launches_kernels(func._schema):
+        elif operators.launches_kernels(func._schema):
             self.timer.other_operators[name] += 1
         return out
 
@@ -312,8 +303,8 @@ class _Interceptor(TorchDispatchMode):  # type: ignore[misc]
         bound = dict(zip(names, args, strict=False)) | kwargs
         operator = func._schema.name
         try:
-            works = work_of(name, bound)
-        except UnmodelledError as reason:
+            works = operators.work_of(name, bound)
+        except operators.UnmodelledError as reason:
             self.timer.unmodelled[f"{operator} ({reason})"] += 1
             return
         for work in works:

@@ -69,14 +69,9 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines.append(
             f"{INDENT}{RESIDUAL_PHASE}: {signed_text(added_us, 6)} ({prediction.residual_share:+.1%})"
         )
-    if prediction.details:
-        lines.append("DETAILS")
-        lines += [f"{INDENT}{name}: {number_text(value, 6)}" for name, value in prediction.details.items()]
-    if prediction.bytes_by_level:
-        lines.append("BYTES")
-        lines += [
-            f"{INDENT}{name}: {number_text(value, 6)}" for name, value in prediction.bytes_by_level.items()
-        ]
+    for title, figures in {"DETAILS": prediction.details, "BYTES": prediction.bytes_by_level}.items():
+        lines += [title] if figures else []
+        lines += [f"{INDENT}{name}: {number_text(value, 6)}" for name, value in figures.items()]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
 

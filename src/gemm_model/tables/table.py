@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gemm_model.config import read_toml
+from gemm_model.core import dtypes, kernel_config
 from gemm_model.core.batch import (
     EMPTY_KERNEL_UNKNOWN,
     NO_SECOND_USE,
@@ -30,29 +31,9 @@ from gemm_model.core.batch import (
     GemmBatch,
     IntArray,
 )
-from gemm_model.core.dtypes import (
-    MATH_KINDS,
-    BlockScale,
-    DataType,
-    element_type,
-    math_kind,
-    multiplier_share,
-    operand_type,
-    require_number,
-    require_product,
-)
 from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.fields import ATTENTION, KIND_COLUMNS, OK, SERVED
 from gemm_model.core.files import read_json
-from gemm_model.core.kernel_config import (
-    COOPERATIVE,
-    KERNELS,
-    RASTERS,
-    SCHEDULERS,
-    SCHEDULES,
-    STREAM_K,
-    TWO_CTA,
-)
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import scale_bits
 from gemm_model.core.regimes import GRAPH, regime_name
@@ -243,11 +224,10 @@ def _exchanged(frame: pd.DataFrame, columns: Mapping[str, Any], swapped: BoolArr
         if name in frame:
             _reject(frame, "swap_ab", further & is_asked(frame[name]), f"0 beside {name}")
     result = dict(columns)
-    for one, other in (("m", "n"), ("a_bits", "b_bits"), ("a_scale_bits", "b_scale_bits")):
+    pairs = (("m", "n"), *((f"a_{name}", f"b_{name}") for name in ("bits", "scale_bits", "k_major")))
+    for one, other in pairs:
         result[one] = np.where(swapped, columns[other], columns[one])
         result[other] = np.where(swapped, columns[one], columns[other])
-    result["a_k_major"] = np.where(swapped, columns["b_k_major"], columns["a_k_major"])
-    result["b_k_major"] = np.where(swapped, columns["a_k_major"], columns["b_k_major"])
     result["c_n_major"] = columns["c_n_major"] != swapped
     return result
 
@@ -306,16 +286,18 @@ def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
     columns["a_k_major"] = _choice(frame, "a_major", ("k", "m"), default=0) == 0
     columns["b_k_major"] = _choice(frame, "b_major", ("k", "n"), default=0) == 0
     columns["c_n_major"] = _choice(frame, "c_major", ("n", "m"), default=0) == 0
-    columns["kernel"] = _choice(frame, "kernel", KERNELS, default=0, names=names_in_tables())
-    columns["raster"] = _choice(frame, "raster", RASTERS, default=0)
+    columns["kernel"] = _choice(frame, "kernel", kernel_config.KERNELS, default=0, names=names_in_tables())
+    columns["raster"] = _choice(frame, "raster", kernel_config.RASTERS, default=0)
     columns["fast_accum"] = _flag(frame, "fast_accum", _sums_stay(frame))
-    columns["stream_k"] = _choice(frame, "scheduler", SCHEDULERS, default=0) == SCHEDULERS.index(STREAM_K)
-    columns["schedule"] = _choice(frame, "schedule", SCHEDULES, default=0)
-    ctas_per_mma = np.where(columns["schedule"] == TWO_CTA, 2.0, 1.0)
+    scheduler = _choice(frame, "scheduler", kernel_config.SCHEDULERS, default=0)
+    columns["stream_k"] = scheduler == kernel_config.SCHEDULERS.index(kernel_config.STREAM_K)
+    columns["schedule"] = _choice(frame, "schedule", kernel_config.SCHEDULES, default=0)
+    ctas_per_mma = np.where(columns["schedule"] == kernel_config.TWO_CTA, 2.0, 1.0)
     columns["mma_m"] = sizes(frame, "mma_m", default=ctas_per_mma * columns["cta_m"])
     columns["mma_n"] = sizes(frame, "mma_n", default=columns["cta_n"])
     if "schedule" not in frame:
-        columns["schedule"] = np.where(columns["mma_m"] == 2 * columns["cta_m"], TWO_CTA, COOPERATIVE)
+        doubled = columns["mma_m"] == 2 * columns["cta_m"]
+        columns["schedule"] = np.where(doubled, kernel_config.TWO_CTA, kernel_config.COOPERATIVE)
     return columns
 
 
@@ -591,12 +573,15 @@ def _operand_columns(frame: pd.DataFrame) -> dict[str, Any]:
         columns[f"{operand}_scale_bits"] = own_bits
     (a_codes, a_types, _), (b_codes, b_types, _) = (by_column[name] for name in names)
     pair_codes, pairs = _pairs(a_codes, a_types, b_codes, b_types)
-    _accepted(frame, names[1], pair_codes, pairs, lambda pair: require_product(*pair))
+    _accepted(frame, names[1], pair_codes, pairs, lambda pair: dtypes.require_product(*pair))
     scaled = (columns["a_scale_bits"] > 0) & (columns["b_scale_bits"] > 0)
-    kinds = [[MATH_KINDS.index(math_kind(*pair, scaled=flag)) for pair in pairs] for flag in (False, True)]
+    kinds = [
+        [dtypes.MATH_KINDS.index(dtypes.math_kind(*pair, scaled=flag)) for pair in pairs]
+        for flag in (False, True)
+    ]
     plain, with_scales = (_looked_up(each, pair_codes) for each in kinds)
     columns["math_kind"] = np.where(scaled, with_scales, plain) if scaled.any() else plain
-    columns["multiplier_share"] = _looked_up([multiplier_share(*pair) for pair in pairs], pair_codes)
+    columns["multiplier_share"] = _looked_up([dtypes.multiplier_share(*pair) for pair in pairs], pair_codes)
     columns["acc_bits"] = _element_bits(frame, "acc_dtype", 32.0)
     columns["out_bits"] = _element_bits(frame, "out_dtype", np.maximum(columns["a_bits"], 16.0))
     return columns
@@ -646,12 +631,14 @@ def _pairs(
     return both, [(values[at // len(others)], others[at % len(others)]) for at in found.tolist()]
 
 
-def _types(frame: pd.DataFrame, name: str) -> tuple[IntArray, list[DataType], list[BlockScale | None]]:
-    codes, found = _parsed(frame, name, operand_type)
+def _types(
+    frame: pd.DataFrame, name: str
+) -> tuple[IntArray, list[dtypes.DataType], list[dtypes.BlockScale | None]]:
+    codes, found = _parsed(frame, name, dtypes.operand_type)
     return codes, [element for element, _ in found], [scale for _, scale in found]
 
 
-def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
+def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[dtypes.BlockScale | None]]:
     """Codes and values of the scale-factor columns; no scale if the type or the vector size is empty."""
     vec_sizes = sizes(frame, "sf_vec_size", default=0.0, low=0)
     typed = is_asked(frame["sf_dtype"]) if "sf_dtype" in frame else np.zeros(len(frame), dtype=bool)
@@ -662,16 +649,18 @@ def _scales(frame: pd.DataFrame) -> tuple[IntArray, list[BlockScale | None]]:
     return codes, _accepted(frame, "sf_dtype", codes, asked, lambda scale: _scale(*scale))
 
 
-def _scale(name: str, vec_size: float) -> BlockScale | None:
+def _scale(name: str, vec_size: float) -> dtypes.BlockScale | None:
     known = name not in ("", "none", "None")
-    return BlockScale(dtype=element_type(name), vec_size=int(vec_size)) if known else None
+    return dtypes.BlockScale(dtype=dtypes.element_type(name), vec_size=int(vec_size)) if known else None
 
 
 def _element_bits(frame: pd.DataFrame, name: str, default: float | FloatArray) -> FloatArray:
     if name not in frame:
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (len(frame),))
     codes, bits = _parsed(
-        frame, name, lambda text: float(require_number(element_type(text)).bits) if text else np.nan
+        frame,
+        name,
+        lambda text: float(dtypes.require_number(dtypes.element_type(text)).bits) if text else np.nan,
     )
     values: FloatArray = _looked_up(bits, codes)
     return np.where(np.isnan(values), default, values) if np.isnan(bits).any() else values
