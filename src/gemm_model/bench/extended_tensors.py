@@ -14,16 +14,9 @@ from torch.nn import functional
 from gemm_model.bench import extended
 from gemm_model.bench.block_scaled import dequantized
 from gemm_model.bench.provider import Launch, Operands
+from gemm_model.core import epilogue
 from gemm_model.core.block_scaling import BLOCK_K
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
-from gemm_model.core.epilogue import (
-    ACTIVATIONS,
-    GATED_ACTIVATIONS,
-    QUANTIZED,
-    QUANTIZED_COLUMNS,
-    REDUCTIONS,
-    SOURCES,
-)
 from gemm_model.core.problem import GemmProblem
 
 SCALE_SEED = 11
@@ -48,7 +41,7 @@ def around_product(
     words, device = extended.epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
     found: dict[str, Any] = {}
-    for word in SOURCES:
+    for word in epilogue.SOURCES:
         if word in words:
             found[word] = source()
     for word, size in (("bias_n", problem.n), ("bias_m", problem.m)):
@@ -59,8 +52,10 @@ def around_product(
     for word, size in (("row_sum", problem.m), ("col_sum", extended.output_columns(problem))):
         if word in words:
             found[word] = torch.zeros(size, dtype=torch.float32, device=device)
-    if QUANTIZED in words:
-        found[QUANTIZED] = torch.empty(out.shape[0], out.shape[1] // QUANTIZED_COLUMNS, device=device)
+    if epilogue.QUANTIZED in words:
+        found[epilogue.QUANTIZED] = torch.empty(
+            out.shape[0], out.shape[1] // epilogue.QUANTIZED_COLUMNS, device=device
+        )
     if problem.groups:
         starts, ends = zip(*extended.group_spans(problem), strict=True)
         found["starts"] = torch.tensor(starts, dtype=torch.int32, device=device)
@@ -165,14 +160,14 @@ def reference_results(
     """The expected `results`: the product in high precision with its epilogue."""
     value, found = product, []
     for word in extended.epilogue_words(problem):
-        if word in GATED_ACTIVATIONS:
+        if word in epilogue.GATED_ACTIVATIONS:
             activation = ACTIVATION_FUNCTIONS[word.removeprefix("gated_")]
             value = activation(value[:, ::2]) * value[:, 1::2]
-        elif word in ACTIVATIONS:
+        elif word in epilogue.ACTIVATIONS:
             value = ACTIVATION_FUNCTIONS[word](value)
-        elif word in REDUCTIONS:
+        elif word in epilogue.REDUCTIONS:
             found.append(value.sum(dim=1 if word == "row_sum" else 0))
-        elif word != QUANTIZED:
+        elif word != epilogue.QUANTIZED:
             value = _linear_step(word, value, operands.extras.get(word))
     return (value, *found)
 
@@ -196,10 +191,10 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
     out = operands.extras.get(RESULT, operands.out)
     if extended.masked(problem):
         out = torch.cat([out[start:end] for start, end in extended.group_spans(problem)])
-    if QUANTIZED in operands.extras:
-        scales = operands.extras[QUANTIZED]
-        out = out.float() * scales.repeat_interleave(QUANTIZED_COLUMNS, dim=1)
-    sums = [operands.extras[word] for word in extended.epilogue_words(problem) if word in REDUCTIONS]
+    if epilogue.QUANTIZED in operands.extras:
+        scales = operands.extras[epilogue.QUANTIZED]
+        out = out.float() * scales.repeat_interleave(epilogue.QUANTIZED_COLUMNS, dim=1)
+    sums = [operands.extras[word] for word in extended.epilogue_words(problem) if word in epilogue.REDUCTIONS]
     return (out, *sums)
 
 

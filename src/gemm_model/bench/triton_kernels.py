@@ -14,17 +14,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gemm_model.bench.extended import (
-    ALPHA,
-    BETA,
-    OUTPUT_SCALE,
-    activation_of,
-    epilogue_words,
-    extras,
-    group_rows,
-    masked,
-    rows_in_memory,
-)
+from gemm_model.bench import extended
 from gemm_model.bench.extended_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import as_kernel_errors, first_line
@@ -48,9 +38,9 @@ Triton."""
 WARPS_PER_GROUP = 4
 ALIGNED = ["tt.divisibility", 16]
 
-_ALPHA = tl.constexpr(ALPHA)
-_BETA = tl.constexpr(BETA)
-_OUTPUT_SCALE = tl.constexpr(OUTPUT_SCALE)
+_ALPHA = tl.constexpr(extended.ALPHA)
+_BETA = tl.constexpr(extended.BETA)
+_OUTPUT_SCALE = tl.constexpr(extended.OUTPUT_SCALE)
 _LARGEST = tl.constexpr(LARGEST_E4M3)
 _QUANTIZED = tl.constexpr(QUANTIZED_COLUMNS)
 _SCALE_BLOCK = tl.constexpr(BLOCK_K)
@@ -276,10 +266,10 @@ class TritonKernel:
 
 def unsupported(problem: GemmProblem) -> str:
     """Why the kernels cannot run such a problem; empty where they can."""
-    words = epilogue_words(problem)
-    if words and (problem.batch > 1 or masked(problem)):
+    words = extended.epilogue_words(problem)
+    if words and (problem.batch > 1 or extended.masked(problem)):
         return "the triton provider runs batches and masked groups without an epilogue"
-    named = {activation_of(problem): "activation", **dict.fromkeys(REDUCTIONS, "sum")}
+    named = {extended.activation_of(problem): "activation", **dict.fromkeys(REDUCTIONS, "sum")}
     places = [ORDER.index(named.get(word, word)) for word in words]
     if places != sorted(places):
         return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
@@ -291,9 +281,9 @@ def unsupported(problem: GemmProblem) -> str:
 
 def kernel_of(problem: GemmProblem, config: KernelConfig) -> TritonKernel:
     """The kernel of a problem. Raises UnsupportedError where tile or warps do not fit what is beyond a GEMM."""
-    words, specialized = epilogue_words(problem), config.warps == SPECIALIZED_WARPS
+    words, specialized = extended.epilogue_words(problem), config.warps == SPECIALIZED_WARPS
     scaling, gated = problem.block_scaling, bool(problem.epilogue and problem.epilogue.gated)
-    if specialized and extras(problem):
+    if specialized and extended.extras(problem):
         raise UnsupportedError("the triton provider specializes the warps of plain products alone")
     out_tile = config.cta_n // 2 if gated else config.cta_n
     if QUANTIZED in words and out_tile != QUANTIZED_COLUMNS:
@@ -316,7 +306,7 @@ def kernel_of(problem: GemmProblem, config: KernelConfig) -> TritonKernel:
         "BLOCK_K": config.cta_k,
         "B_SCALE_ROWS": scaling.b_rows if scaling else 0,
         "ALPHA": int("alpha" in words),
-        "ACTIVATION": ACTIVATION_CODES[activation_of(problem).removeprefix("gated_")],
+        "ACTIVATION": ACTIVATION_CODES[extended.activation_of(problem).removeprefix("gated_")],
         "GATED": int(gated),
         "OUT_SCALE": int("output_scale" in words),
         "WARP_SPECIALIZE": specialized,
@@ -394,8 +384,13 @@ def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) ->
     tensors = {"a": operands.a, "b": operands.b, "d": operands.out}
     tensors |= operands.extras | _scales(problem, operands)
     values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
-    values |= {"M": rows_in_memory(problem), "N": problem.n, "K": problem.k, "GROUP_M": config.swizzle}
-    values |= {"GROUPS": len(group_rows(problem)), **dict(kernel.constants)}
+    values |= {
+        "M": extended.rows_in_memory(problem),
+        "N": problem.n,
+        "K": problem.k,
+        "GROUP_M": config.swizzle,
+    }
+    values |= {"GROUPS": len(extended.group_rows(problem)), **dict(kernel.constants)}
     if problem.batch > 1:
         for operand, layout in zip("ABD", problem.layouts, strict=True):
             values[f"{operand}_MATRICES"] = layout.matrices
@@ -408,7 +403,7 @@ def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) ->
 
 def tiles(problem: GemmProblem, config: KernelConfig) -> int:
     """Output tiles of all groups, or of the whole batch."""
-    rows = group_rows(problem) or (problem.m,)
+    rows = extended.group_rows(problem) or (problem.m,)
     return problem.batch * sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
 
 

@@ -11,24 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench import runner
+from gemm_model.bench import runner, sweep
 from gemm_model.bench.absent import without_packages
 from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import PROVIDERS, Provider, load_provider
 from gemm_model.bench.row_log import KeptTable, provenance
 from gemm_model.bench.rows import Row, padded
-from gemm_model.bench.sweep import (
-    ChainOptions,
-    ConfigFilter,
-    arranged,
-    chained,
-    configs_of_table,
-    digest,
-    estimated_row_ms,
-    kernel_key,
-    rows_of_problems,
-    rows_of_table,
-)
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import attention, common
 from gemm_model.commands.options import check_suffix
@@ -119,7 +107,7 @@ def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> Non
         cards = cards_of(client, options, common.listed(args.kernels))
         common.words(f"{len(cards)} cards: {', '.join(sorted(cards))}")
         rows = _rows_for(args, next(iter(cards.values())))
-        name = digest(rows)
+        name = sweep.digest(rows)
         began = provenance(name, asdict(options.settings), len(rows))
         with taken_up(dataset, name) if args.resume else begun(dataset, began) as journal:
             crew = crew_of(client)
@@ -153,7 +141,7 @@ def _run_here(
         failures = runner.compile_all(list(enumerate(rows)), _providers_of(rows), job, crew, progress)
         print(f"{len(failures)} of {len(rows)} rows have a kernel that does not compile", file=sys.stderr)
         return
-    table, name = KeptTable(args.output, rows, found), digest(rows)
+    table, name = KeptTable(args.output, rows, found), sweep.digest(rows)
     began = provenance(name, asdict(options.settings), len(rows))
     with table.taken_up(name) if args.resume else table.begun(began):
         own = runner.Sweep(rows, table, {found["gpu_uuid"]: found}, crew, options, progress)
@@ -164,22 +152,22 @@ def _run_here(
     _tell(args, own, {"sentinel_drift": own.drift}, said)
 
 
-def _tell(args: argparse.Namespace, sweep: runner.Sweep, more: dict[str, Any], said: Sequence[str]) -> None:
+def _tell(args: argparse.Namespace, run: runner.Sweep, more: dict[str, Any], said: Sequence[str]) -> None:
     """How a sweep ended. Raises PartialResultError where rows are left."""
-    rows, done = len(sweep.rows), len(sweep.kept.done)
+    rows, done = len(run.rows), len(run.kept.done)
     result = {
         "file": args.output,
         "rows": rows,
         "done": done,
-        "dispositions": dict(sweep.dispositions),
+        "dispositions": dict(run.dispositions),
         **more,
     }
     if args.format == "json":
         common.show(args, Document(result=result, apart=True))
-    counts = ", ".join(f"{count} {name}" for name, count in sorted(sweep.dispositions.items()))
-    run = f" run {more['run']}:" if "run" in more else ""
-    common.words(f"{args.output}:{run} {done} of {rows} rows ({counts})")
-    for sentence in (*(f"{count} rows: {words}" for words, count in sorted(sweep.remarks.items())), *said):
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(run.dispositions.items()))
+    name = f" run {more['run']}:" if "run" in more else ""
+    common.words(f"{args.output}:{name} {done} of {rows} rows ({counts})")
+    for sentence in (*(f"{count} rows: {words}" for words, count in sorted(run.remarks.items())), *said):
         common.words(sentence)
     if args.html is not None:
         write_page(args)
@@ -216,11 +204,11 @@ def _rows(args: argparse.Namespace, providers: dict[str, Provider], capability: 
     if (args.input is None) == (args.rows is None):
         raise InputError("expected either --input with sizes or --rows with an earlier table")
     if args.rows is not None:
-        rows = rows_of_table(args.rows, regime=args.regime, l2=l2)
+        rows = sweep.rows_of_table(args.rows, regime=args.regime, l2=l2)
     else:
         rows = _rows_of_input(args, providers, capability, l2)
-    ordered = arranged(
-        chained(rows, chain) if args.regime == "graph" else rows,
+    ordered = sweep.arranged(
+        sweep.chained(rows, chain) if args.regime == "graph" else rows,
         seed=args.seed,
         sample=args.sample,
         sample_shapes=args.sample_shapes,
@@ -244,7 +232,7 @@ def _l2_state(args: argparse.Namespace) -> str:
     return state
 
 
-def _chain_options(args: argparse.Namespace) -> ChainOptions:
+def _chain_options(args: argparse.Namespace) -> sweep.ChainOptions:
     """The launch context from the options. Raises InputError for another regime."""
     if args.regime != "graph":
         given = (args.pdl, args.rotation, args.partner, args.settled or None)
@@ -252,12 +240,12 @@ def _chain_options(args: argparse.Namespace) -> ChainOptions:
             raise InputError(
                 f"--pdl, --rotation, --partner and --settled belong to --regime graph, not {args.regime}"
             )
-        return ChainOptions()
+        return sweep.ChainOptions()
     paired = args.pdl == PAIRED
     words = ["1"] if paired else common.listed(args.pdl or "")
     if not {"0", "1"}.issuperset(words):
         raise InputError(f"--pdl is {args.pdl!r}; expected 0, 1, 0,1 or {PAIRED}")
-    return ChainOptions(
+    return sweep.ChainOptions(
         pdl=tuple(word == "1" for word in words),
         rotation=args.rotation,
         partner=args.partner,
@@ -275,7 +263,7 @@ def _rows_of_input(
     for problems in _problems(args):
         for name, provider in providers.items():
             chosen = _config_filter(args, name)
-            rows += rows_of_problems(problems, provider, capability, chosen, regime=args.regime, l2=l2)
+            rows += sweep.rows_of_problems(problems, provider, capability, chosen, regime=args.regime, l2=l2)
         run = {row.problem for row in rows}
         if left_out := [problem for problem in problems if padded(problem) not in run]:
             pairs = ((name, each.unsupported(left_out[0], capability)) for name, each in providers.items())
@@ -309,18 +297,18 @@ def _problems(args: argparse.Namespace) -> list[list[GemmProblem]]:
     return [list(dict.fromkeys(problems_of_table(each))) for each in frames]
 
 
-def _config_filter(args: argparse.Namespace, provider: str) -> ConfigFilter:
+def _config_filter(args: argparse.Namespace, provider: str) -> sweep.ConfigFilter:
     schedules = tuple(common.listed(args.schedules))
     for schedule in schedules:
         if schedule not in SCHEDULES:
             raise InputError(f"--schedules has {schedule!r}; expected some of {', '.join(SCHEDULES)}")
-    return ConfigFilter(
+    return sweep.ConfigFilter(
         tiles=_pairs("--tiles", args.tiles),
         clusters=_pairs("--clusters", args.clusters),
         schedules=schedules,
         swizzles=_numbers("--swizzles", args.swizzles),
         split_k=_numbers("--split-k", args.split_k),
-        listed=configs_of_table(args.configs, provider) if args.configs else None,
+        listed=sweep.configs_of_table(args.configs, provider) if args.configs else None,
     )
 
 
@@ -363,12 +351,12 @@ def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Pr
     settings = _timing(args)
     shapes = {(row.problem.m, row.problem.n, row.problem.k) for row in rows}
     kernels = {
-        kernel_key(row, providers)
+        sweep.kernel_key(row, providers)
         for row in rows
         if row.kernel in providers and isinstance(row.config, KernelConfig)
     }
     jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
-    seconds = sum(estimated_row_ms(row, settings) for row in rows) / 1e3
+    seconds = sum(sweep.estimated_row_ms(row, settings) for row in rows) / 1e3
     compile_s = len(kernels) * room_numbers("bench").compile_s / jobs
     listed = [_planned(row) for row in rows[:10]]
     lines = [

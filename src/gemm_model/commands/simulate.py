@@ -9,13 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.commands import attention, common
-from gemm_model.commands.solve import (
-    CALIBRATED,
-    PIPELINE,
-    WHY_CALIBRATED,
-    machine_and_work,
-)
+from gemm_model.commands import attention, common, solve
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
@@ -49,11 +43,11 @@ def run(args: argparse.Namespace) -> Document:
     if args.machine is not None:
         return _simulate_machine(args)
     chosen = common.settings(args)
-    if chosen.model == PIPELINE:
+    if chosen.model == solve.PIPELINE:
         return _simulate_machine(args)
-    if chosen.model != CALIBRATED:
+    if chosen.model != solve.CALIBRATED:
         raise InputError(
-            f"model is {chosen.model}; expected {CALIBRATED} or {PIPELINE}, which have timelines"
+            f"model is {chosen.model}; expected {solve.CALIBRATED} or {solve.PIPELINE}, which have timelines"
         )
     return _draw_timeline(args, chosen)
 
@@ -64,7 +58,7 @@ def _draw_timeline(args: argparse.Namespace, chosen: Settings) -> Document:
     from gemm_model.timeline.phases import compared, phase_rows, unwaited_us
     from gemm_model.timeline.trace import read_trace_table, require_same_kernel
 
-    common.refuse_given(args, OF_THE_MACHINE, f"with {CALIBRATED}")
+    common.refuse_given(args, OF_THE_MACHINE, f"with {solve.CALIBRATED}")
     problem, config = common.problem(args), common.config(args)
     model = KernelModel(chosen.gpu, **chosen.options)
     measured = None if args.measured is None else read_trace_table(args.measured)
@@ -133,7 +127,9 @@ def _disagreement(drawn: KernelTimeline, paper_us: float | None) -> list[str]:
     own_us, band = drawn.prediction.runtime_us, drawn.prediction.error_band or 0.0
     if paper_us is None or abs(paper_us / own_us - 1.0) <= band:
         return []
-    return [f"{PIPELINE} gives {paper_us:.3f} us, {paper_us / own_us - 1.0:+.0%}; {WHY_CALIBRATED}"]
+    return [
+        f"{solve.PIPELINE} gives {paper_us:.3f} us, {paper_us / own_us - 1.0:+.0%}; {solve.WHY_CALIBRATED}"
+    ]
 
 
 def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace], title: str) -> list[File]:
@@ -158,7 +154,7 @@ def _files(args: argparse.Namespace, drawn: KernelTimeline, traces: list[Trace],
 def _simulate_machine(args: argparse.Namespace) -> Document:
     """One SM of the pipeline machine, event by event."""
     common.refuse_given(args, OF_THE_TIMELINE, "on a pipeline machine")
-    machine, work, title = machine_and_work(args)
+    machine, work, title = solve.machine_and_work(args)
     timeline = simulate(work, machine)
     shares = ", ".join(f"{taken}: {share:.0%}" for taken, share in timeline.occupancy_share().items())
     parts = drawn(args, timeline, title, work)
@@ -170,7 +166,7 @@ def _simulate_machine(args: argparse.Namespace) -> Document:
     ]
     return Document(
         gpu=None if args.machine else common.settings(args).gpu.name,
-        model=PIPELINE,
+        model=solve.PIPELINE,
         result={
             "machine": machine.name,
             "predicted_us": timeline.runtime_us,

@@ -23,17 +23,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.core.settings import Settings
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
-from gemm_model.pipeline.machine import (
-    CONSUMERS,
-    PS_PER_US,
-    PipelineKernel,
-    PipelineMachine,
-    TileSpace,
-    Workload,
-    load_machine,
-    with_parameters,
-    workload,
-)
+from gemm_model.pipeline import machine as machines
 from gemm_model.pipeline.model import PipelineModel
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile
 from gemm_model.report.document import Document
@@ -53,22 +43,23 @@ def _schedule(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def changed_machine(name_or_path: str, words: Sequence[str]) -> PipelineMachine:
+def changed_machine(name_or_path: str, words: Sequence[str]) -> machines.PipelineMachine:
     """A machine with the parameters that `parameter=value` words replace."""
     pairs = (word.lstrip("+").split("=", 1) for word in words)
-    return with_parameters(
-        load_machine(name_or_path), {name: parse_yaml(text, name, infinite=True) for name, text in pairs}
+    return machines.with_parameters(
+        machines.load_machine(name_or_path),
+        {name: parse_yaml(text, name, infinite=True) for name, text in pairs},
     )
 
 
-def named_machine(args: argparse.Namespace) -> PipelineMachine | None:
+def named_machine(args: argparse.Namespace) -> machines.PipelineMachine | None:
     """The machine of `--machine` with its `parameter=value` words, or None where a GPU runs the kernel."""
     if args.machine is None:
         return None
     for option in common.SETTINGS:
         if option in args.given:
             raise InputError(f"--machine comes with --{option}; expected one of them")
-    return with_parameters(changed_machine(args.machine, args.overrides), _schedule(args))
+    return machines.with_parameters(changed_machine(args.machine, args.overrides), _schedule(args))
 
 
 def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:
@@ -81,31 +72,31 @@ def gpu_model(args: argparse.Namespace) -> tuple[Settings, PipelineModel]:
     return chosen, PipelineModel(chosen.gpu, **options)
 
 
-def machine_on_gpu(model: PipelineModel, batch: GemmBatch) -> PipelineMachine:
+def machine_on_gpu(model: PipelineModel, batch: GemmBatch) -> machines.PipelineMachine:
     """The machine that a GPU is for the first kernel of a batch; all its parameters are scalars."""
-    machine = model.machine_of(batch, CONSUMERS[int(model.consumers_of(batch)[0])])
+    machine = model.machine_of(batch, machines.CONSUMERS[int(model.consumers_of(batch)[0])])
     arrays = {spec.name: getattr(machine, spec.name) for spec in fields(machine)}
-    return with_parameters(
+    return machines.with_parameters(
         machine, {name: float(values[0]) for name, values in arrays.items() if isinstance(values, np.ndarray)}
     )
 
 
 def work_of(
-    machine: PipelineMachine,
+    machine: machines.PipelineMachine,
     problem: GemmProblem,
     tile: tuple[int, int, int],
     stages: int,
     cluster: tuple[int, int],
-) -> Workload:
+) -> machines.Workload:
     """The work that a problem gives a machine's busiest SM in tiles of m x n x k, through so many stages."""
     sizes = {name: getattr(problem, name) for name in ("m", "n", "k", "batch")}
     tiles = dict(
         zip(("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), (*tile, *cluster), strict=True)
     )
-    return workload(machine, PipelineKernel(**sizes, **tiles, stages=stages))
+    return machines.workload(machine, machines.PipelineKernel(**sizes, **tiles, stages=stages))
 
 
-def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workload, str]:
+def machine_and_work(args: argparse.Namespace) -> tuple[machines.PipelineMachine, machines.Workload, str]:
     """The machine, the work of the kernel that the arguments describe, and a title for both.
 
     Raises InputError where the kernel cannot run there.
@@ -127,7 +118,7 @@ def machine_and_work(args: argparse.Namespace) -> tuple[PipelineMachine, Workloa
     return machine, model.work_of(batch, machine).row(0), f"{size} on {chosen.gpu.name}"
 
 
-def _completed(config: KernelConfig, machine: PipelineMachine) -> KernelConfig:
+def _completed(config: KernelConfig, machine: machines.PipelineMachine) -> KernelConfig:
     """The configuration with tile K given and a ring that fits."""
     if not config.cta_k:
         raise InputError("--cta has no K; a machine needs all of MxNxK, such as 128x128x64")
@@ -225,14 +216,14 @@ def _cluster(args: argparse.Namespace) -> tuple[int, int]:
 
 def kernels_on_gpu(
     gpu: GpuSpec, model: PipelineModel, schedule: str, problem: GemmProblem, cluster: tuple[int, int] = (1, 1)
-) -> tuple[PipelineMachine, Allowed]:
+) -> tuple[machines.PipelineMachine, Allowed]:
     """The machine that a GPU is for kernels of a schedule, and which tiles and rings they offer there."""
     config = KernelConfig(cta_m=128, cta_n=128, cluster_m=cluster[0], cluster_n=cluster[1], schedule=schedule)
     kernel = batch_of([(problem, config)])
     family = family_of(AUTO_KERNEL, gpu)
     default_k = int(np.asarray(feasibility.resources_of(kernel, gpu, family).cta_k)[0])
     ctas = 2 if schedule == "2cta" else 1
-    space = TileSpace(
+    space = machines.TileSpace(
         tile_m=(64, 128, 192, 256),
         tile_n=tuple(range(TILE_STEP, MAX_TILE + 1, TILE_STEP)),
         tile_k=(default_k // 2, default_k, 2 * default_k),
@@ -259,7 +250,7 @@ def kernels_on_gpu(
 
 
 def _explained(
-    choice: Choice, problem: GemmProblem, machine: PipelineMachine, cluster: tuple[int, int]
+    choice: Choice, problem: GemmProblem, machine: machines.PipelineMachine, cluster: tuple[int, int]
 ) -> dict[str, object]:
     """The figures that tell why a choice takes as long as it does."""
     tile = (choice.tile_m, choice.tile_n, choice.tile_k)
@@ -274,11 +265,11 @@ def _explained(
         "wait_us": choice.wait_us,
         "tiles_per_sm": int(work.waves),
         "k_tiles": int(work.steps),
-        "us_per_k_tile": step / PS_PER_US,
+        "us_per_k_tile": step / machines.PS_PER_US,
         "bound_by": bound,
-        "load_us": load / PS_PER_US,
-        "math_us": math / PS_PER_US,
-        "epilogue_us": float(work.epilogue) / PS_PER_US,
+        "load_us": load / machines.PS_PER_US,
+        "math_us": math / machines.PS_PER_US,
+        "epilogue_us": float(work.epilogue) / machines.PS_PER_US,
     }
 
 

@@ -28,16 +28,8 @@ from gemm_model.report.console import accuracy_summary
 from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
 from gemm_model.tables import attention
+from gemm_model.tables import table as tables
 from gemm_model.tables.schema import require_card
-from gemm_model.tables.table import (
-    dispositions,
-    measured_otherwise,
-    predict_frame,
-    predict_usable,
-    read_table,
-    usable_rows,
-    with_prediction,
-)
 
 FITTED_ROWS = CALIBRATION_DIR / "fitted_rows.npz"
 """Differences between the codes (`row_codes`), in order, of the rows that each calibration is fitted to."""
@@ -85,7 +77,7 @@ def predict_file(
     if output_dir is not None:
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
-    table = attention.understood_kernels(read_table(input_path))
+    table = attention.understood_kernels(tables.read_table(input_path))
     parts = _by_place(table, chosen, of_rows)
     found = [
         _predicted(table.iloc[places], each, step, tell_regime=of_rows is not None) for each, places in parts
@@ -144,22 +136,22 @@ def _predicted(
     model = create_model(chosen.model, chosen.gpu, chosen.options)
     of_attention = attention.is_attention_table(table)
     needs_tile = model.needs_tile and not of_attention
-    frame, notes = usable_rows(table, needs_tile=needs_tile)
-    table, disposition = dispositions(table, needs_tile=needs_tile)
+    frame, notes = tables.usable_rows(table, needs_tile=needs_tile)
+    table, disposition = tables.dispositions(table, needs_tile=needs_tile)
     step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
 
     def predict(rows: pd.DataFrame) -> BatchPrediction:
         if of_attention:
             return attention.predict_attention_frame(rows, attention_model(chosen.gpu, chosen.options))
-        return predict_frame(rows, model, bar.advance)
+        return tables.predict_frame(rows, model, bar.advance)
 
     try:
-        prediction, disposition, refused = predict_usable(table, disposition, predict)
+        prediction, disposition, refused = tables.predict_usable(table, disposition, predict)
     finally:
         bar.close()
-    rows = with_prediction(table.assign(**_place(table, chosen, tell_regime)), prediction, disposition)
-    otherwise = [] if of_attention else measured_otherwise(frame, model.regime)
+    rows = tables.with_prediction(table.assign(**_place(table, chosen, tell_regime)), prediction, disposition)
+    otherwise = [] if of_attention else tables.measured_otherwise(frame, model.regime)
     return rows, prediction, [*notes, *refused, *otherwise, *prediction.caveats]
 
 
