@@ -13,8 +13,8 @@ from gemm_model import GemmProblem, GemmTimer, rank
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
-from gemm_model.integrations.torch_operators import work_of
-from gemm_model.integrations.torch_timer import Attention, run_on_meta
+from gemm_model.integrations.torch_operators import Attention, work_of
+from gemm_model.integrations.torch_timer import run_on_meta
 
 MODEL = "WSPersistentGEMMModel"
 IN_A_MODEL = {"regime": "graph", "l2": "written"}
