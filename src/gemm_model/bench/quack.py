@@ -298,36 +298,31 @@ def _compiled(problem: GemmProblem, config: KernelConfig, compute_capability: tu
             "compiled here"
         )
     types = (problem.a_dtype, problem.b_dtype, problem.out_dtype)
+    stages = _fewer_stages(problem, config, compute_capability)
+    fast_fp8 = _uses_fast_fp8(problem, config, compute_capability)
     return _compile_variant(
-        *(torch2cute_dtype_map[torch_dtype(dtype.name)] for dtype in types),
+        tuple(torch2cute_dtype_map[torch_dtype(dtype.name)] for dtype in types),
         _tile(problem, config),
         (config.cluster_m, config.cluster_n, 1),
         config.schedule == "pingpong",
-        _uses_fast_fp8(problem, config, compute_capability),
-        config.pdl is not False,
-        _fewer_stages(problem, config, compute_capability),
+        (fast_fp8, config.pdl is not False, stages),
     )
 
 
 @jit_cache
 def _compile_variant(
-    a: Any,
-    b: Any,
-    out: Any,
+    types: tuple[Any, Any, Any],
     tile: tuple[int, ...],
     cluster: tuple[int, ...],
     pingpong: bool,
-    fast_fp8: bool,
-    pdl: bool,
-    stages: int,
+    variant: tuple[bool, bool, int],
 ) -> Any:
-    """An SM90 kernel with fast fp8 accumulation, without PDL, or with a given number of stages.
+    """An SM90 kernel for types of A, B and the output; `variant`: fast fp8 accumulation, PDL, number of stages.
 
     0 stages are QuACK's own; the epilogue's buffers are those beside QuACK's own ring.
     """
-    m_a, m_b, m_out, _, _, _, _, _ = quack_ffi.make_fake_gemm_tensors(
-        a, b, out, None, "k", "k", "n", None, batched=False
-    )
+    fast_fp8, pdl, stages = variant
+    m_a, m_b, m_out, *_ = quack_ffi.make_fake_gemm_tensors(*types, None, "k", "k", "n", None, batched=False)
 
     def vary(kernel: Any) -> None:
         kernel.use_pdl = pdl
@@ -337,7 +332,21 @@ def _compile_variant(
             kernel._compute_stages = partial(_shortened, kernel._compute_stages, stages)
 
     return quack_ffi.compile_gemm_kernel(
-        *(GemmDefaultSm90, a, tile, cluster, pingpong, True, False, False, (9, 0), m_a, m_b, m_out, None),
+        *(
+            GemmDefaultSm90,
+            types[0],
+            tile,
+            cluster,
+            pingpong,
+            True,
+            False,
+            False,
+            (9, 0),
+            m_a,
+            m_b,
+            m_out,
+            None,
+        ),
         _plain_epilogue(),
         quack_ffi.make_fake_scheduler_args(False, False, None, has_ag=False),
         quack_ffi.make_fake_varlen_args(False, False, False, None),
