@@ -60,6 +60,15 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def _offsets(tile, tiles_m, tiles_n, GROUP_M, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """First row and column of a tile by its place in the grouped order."""
+    first_m = tile // (GROUP_M * tiles_n) * GROUP_M
+    tall = tl.minimum(tiles_m - first_m, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    return (first_m + within % tall) * BLOCK_M, (within // tall) * BLOCK_N
+
+
+@triton.jit
 def _product(
     a, b, offset_m, row_b, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, B_SCALE_ROWS: tl.constexpr,
@@ -148,11 +157,7 @@ def matmul_persistent(
         tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
         flatten=not WARP_SPECIALIZE, warp_specialize=WARP_SPECIALIZE,
     ):  # fmt: skip
-        first_m = tile // (GROUP_M * tiles_n) * GROUP_M
-        tall = tl.minimum(tiles_m - first_m, GROUP_M)
-        within = tile % (GROUP_M * tiles_n)
-        offset_m = (first_m + within % tall) * BLOCK_M
-        offset_n = (within // tall) * BLOCK_N
+        offset_m, offset_n = _offsets(tile, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         x = _product(
             a, b, offset_m, offset_n, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
             BLOCK_M, BLOCK_N, BLOCK_K, B_SCALE_ROWS,
@@ -188,11 +193,8 @@ def matmul_grouped(
         end_tile = first_tile + tiles_m * tiles_n
         while tile < end_tile:
             local = tile - first_tile
-            first_m = local // (GROUP_M * tiles_n) * GROUP_M
-            tall = tl.minimum(tiles_m - first_m, GROUP_M)
-            within = local % (GROUP_M * tiles_n)
-            offset_m = start + (first_m + within % tall) * BLOCK_M
-            offset_n = (within // tall) * BLOCK_N
+            row, offset_n = _offsets(local, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
+            offset_m = start + row
             x = _product(
                 a, b, offset_m, group * N + offset_n, offset_n, M, N, K, a_scale_ptr, b_scale_ptr,
                 BLOCK_M, BLOCK_N, BLOCK_K, B_SCALE_ROWS,
@@ -232,11 +234,7 @@ def matmul_batched(
     for tile in tl.range(tl.program_id(0), BATCH * tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         matrix = tile // (tiles_m * tiles_n)
         local = tile % (tiles_m * tiles_n)
-        first_m = local // (GROUP_M * tiles_n) * GROUP_M
-        tall = tl.minimum(tiles_m - first_m, GROUP_M)
-        within = local % (GROUP_M * tiles_n)
-        offset_m = (first_m + within % tall) * BLOCK_M
-        offset_n = (within // tall) * BLOCK_N
+        offset_m, offset_n = _offsets(local, tiles_m, tiles_n, GROUP_M, BLOCK_M, BLOCK_N)
         a_matrix = tl.minimum(matrix, A_MATRICES - 1)
         b_matrix = tl.minimum(matrix, B_MATRICES - 1)
         accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)

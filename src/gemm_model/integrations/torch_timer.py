@@ -7,8 +7,8 @@ so that meta and fake tensors do as well as real ones, and backward passes are s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -351,34 +351,34 @@ def load_model_builder(target: str) -> Callable[[], Any]:
 
 def run_on_meta(builder: Callable[[], Any], timer: GemmTimer, *, train: bool) -> None:
     """Run what `builder` returns, (model, inputs), on meta tensors under the timer; `train` adds backward."""
-    try:
-        with torch.device("meta"):
-            built = builder()
-    except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"the model's function fails on tensors without data ({_reason(error)}); expected one that takes "
-            "nothing and leaves the model and its inputs on the device where they are made"
-        ) from None
-    except Exception as error:
-        raise InputError(f"the model's function fails ({_one_line(error)})") from None
+    expected = "one that takes nothing and leaves the model and its inputs on the device where they are made"
+    with _telling("the model's function", "fails", expected), torch.device("meta"):
+        built = builder()
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0])):
         raise InputError("the model's function returned something else; expected (model, input or inputs)")
     model, inputs = built
     inputs = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    expected = "inputs that fit it and shapes that do not depend on data"
+    telling = _telling("the model", "does not run", expected)
+    with telling, torch.device("meta"), timer, torch.set_grad_enabled(train):
+        out = model(*inputs)
+        if train:
+            _run_backward(out)
+
+
+@contextmanager
+def _telling(what: str, fails: str, expected: str) -> Iterator[None]:
+    """Raise what a user's code raises as an InputError, with what is `expected` where it needs data."""
     try:
-        with torch.device("meta"), timer, torch.set_grad_enabled(train):
-            out = model(*inputs)
-            if train:
-                _run_backward(out)
+        yield
     except (RuntimeError, TypeError) as error:
         raise InputError(
-            f"the model does not run on tensors without data ({_reason(error)}); expected inputs that fit it "
-            "and shapes that do not depend on data"
+            f"{what} {fails} on tensors without data ({_reason(error)}); expected {expected}"
         ) from None
     except GemmModelError:
         raise
     except Exception as error:
-        raise InputError(f"the model fails ({_one_line(error)})") from None
+        raise InputError(f"{what} fails ({_one_line(error)})") from None
 
 
 def _reason(error: Exception) -> str:
