@@ -1,4 +1,4 @@
-"""The golden table: what the calibrated model says of some 300 kernels that exercise every mechanism.
+"""The golden table: what the kernel model says of some 300 kernels that exercise every mechanism.
 
 `make golden` writes it; its diff shows a person which kernels a change moved, and by how much.
 """

@@ -33,7 +33,7 @@ LEAST_NOTICED = 0.97
 TOLD_BY_TRITON = ("software_scales", "scaled_outputs", "pointer_stores")
 """Mechanisms that QuACK's kernels do without: their numbers are damaged in Triton's calibration."""
 ROOMS = ("kernel_model", "kernels")
-"""Rooms whose numbers the calibrated model reads, in `config/numbers`."""
+"""Rooms whose numbers the kernel model reads, in `config/numbers`."""
 REASONS = {
     "grouped.start_us": "0 in QuACK's calibration, and so is any multiple of it",
     "scaled_outputs.scale_clk": "one multiplication an output: no figure moves beyond the gate's tolerance",

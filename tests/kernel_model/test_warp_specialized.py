@@ -1,4 +1,4 @@
-"""The calibrated model's promises: bounds, monotony, agreement of scalar and table, no NaN."""
+"""The kernel model's promises: bounds, monotony, agreement of scalar and table, no NaN."""
 
 from dataclasses import replace
 
