@@ -92,6 +92,10 @@ def test_turns_of_a_wave(split_k, places, turns_and_folds):
     """One warpgroup reads the sums back as fast as it adds them."""
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)
     assert turns_clk(kernel(batch, places)) == pytest.approx(turns_and_folds * (4896 + TILE_CLK))
+    # No MMAs restart after the last wave's; stream-K of equally many clusters a tile, 33 each, has a turn there too.
+    schedule = SimpleNamespace(sharers=33.0, last_tiles=4.0, resident=132.0)
+    expected = 0 if places == "apart" else 4896
+    assert turns_clk(kernel(batch, places, schedule), last=True) == pytest.approx(expected)
 
 
 def end_of_splits(split_k, tiles, resident, mainloop_us, turn_us):

@@ -70,6 +70,8 @@ class Wave:
     """Whether fast clusters compute tiles in slow ones' place: it lasts as long as the mean one then."""
     next_us: Values
     """Asking for the next tile: it lasts as long at least; 0 where nobody is asked."""
+    turns_clk: Values
+    """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
     l2_power: Values
     """`l2_us`, `gpc_us` and `dram_us` to the orders in which they overlap others, which no clock changes."""
     gpc_power: Values
@@ -84,8 +86,6 @@ class Waves:
     """A wave in which every resident cluster has a tile."""
     last: Wave
     """The last one, whose fewer tiles share L2 and DRAM."""
-    turns_clk: Values
-    """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
     l2_us: Values
     """Of all waves together."""
     dram_us: Values
@@ -105,7 +105,7 @@ class Waves:
         clk: Values = 0.0
         for wave in (self.full, self.last):
             slowest = maximum(wave.period_clk, maximum(wave.port_clk, wave.round_trips_clk))
-            clk = clk + wave.count * (slowest + self.turns_clk)
+            clk = clk + wave.count * (slowest + wave.turns_clk)
         return clk
 
     def wave_us(self, wave: Wave, clk_us: Values) -> Values:
@@ -129,7 +129,7 @@ class Waves:
         waited = power(fetched_us + wave.stall.waits_us(fetched_us, clk_us), order)
         fetched = where(wave.stall.fused, waited, fetched)
         slowest_us = root(power(math_us, last) + power(fetched, last / order), last)
-        return maximum(slowest_us, wave.next_us) + self.turns_clk * clk_us
+        return maximum(slowest_us, wave.next_us) + wave.turns_clk * clk_us
 
 
 @formula_record
@@ -165,7 +165,7 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
 
     By a static stride all waves last as long as the slowest cluster, else the last one alone.
     """
-    schedule, tile = kernel.schedule, asked.tile
+    schedule = kernel.schedule
     each = _tile_times(kernel, asked)
     evens_out = kernel.family.tile_order.scheduler.evens_out
     waves, last_tiles = schedule.full_waves, schedule.last_tiles
@@ -179,7 +179,6 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     return Waves(
         full=_wave(kernel, asked, each, full),
         last=_wave(kernel, asked, each, last),
-        turns_clk=tile.turns_clk,
         l2_us=(each.l2_us + each.fill_us) * schedule.tiles,
         dram_us=each.dram_us * schedule.tiles,
         overlap=kernel.numbers.overlap,
@@ -232,6 +231,7 @@ def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wav
         stores_us=each.stores_us * tiles,
         evened_out=share.evened_out,
         next_us=(kernel.gpu.next_cluster_us or 0.0) if share.evened_out else 0.0,
+        turns_clk=tile.last_turns_clk if share.of_last else tile.turns_clk,
         l2_power=power(l2_us, overlap.port_l2_order),
         gpc_power=power(gpc_us, overlap.loads_dram_order),
         dram_power=power(dram_us, overlap.loads_dram_order),

@@ -36,6 +36,8 @@ class TileDemand:
     """Between the loads of two tiles; 0 where nothing is."""
     turns_clk: Values
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
+    last_turns_clk: Values
+    """The same in the last wave."""
     stall: Stall
     """How the loads wait for epilogues."""
 
@@ -72,5 +74,6 @@ def _tile(kernel: Kernel, step: KTile) -> TileDemand:
         epilogues=epilogues,
         between_clk=between_loads_clk(kernel),
         turns_clk=turns_clk(kernel),
+        last_turns_clk=turns_clk(kernel, last=True),
         stall=stall_of(kernel, mainloop, epilogue, fused),
     )

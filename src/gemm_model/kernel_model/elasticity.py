@@ -119,7 +119,7 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
             _add_round_trips(parts, kernel, times, weight * part, _waits_for_load(kernel, times))
         else:
             parts[name] = parts[name] + weight * part
-    parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * times.turns_clk * clk_us
+    parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * wave.turns_clk * clk_us
 
 
 def _waits_for_load(kernel: Kernel, times: KernelTime) -> Values:

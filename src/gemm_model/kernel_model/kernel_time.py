@@ -59,7 +59,6 @@ class KernelTime:
     step: KTile
     full: Wave
     last: Wave
-    turns_clk: Values
     dram_floor_us: Values
     """Lower bound of the runtime from DRAM's peak rate alone."""
     added_up_us: Values
@@ -141,7 +140,6 @@ def time_of(kernel: Kernel) -> KernelTime:
         step=step,
         full=work.full,
         last=work.last,
-        turns_clk=work.turns_clk,
         dram_floor_us=dram_floor_us,
         added_up_us=added_up_us(kernel, sm_clk_mhz),
     )
@@ -226,9 +224,9 @@ def tile_times(kernel: Kernel) -> TileTimes:
         load_us=float(step.loads_clk / clk),
         latency_us=float(numbers.latency.load_clk / clk),
         epilogue_us=float(found.asked.tile.epilogue_clk / clk),
-        period_us=float((full.period_clk + found.work.turns_clk) / clk),
+        period_us=float((full.period_clk + full.turns_clk) / clk),
         mma_us=float(step.math_clk / clk),
-        turns_us=float(found.work.turns_clk / clk),
+        turns_us=float(full.turns_clk / clk),
         k_tile_us=float(kernel.resources.stage_bytes * gpu.sm_count / l2_bytes_per_us(gpu, numbers)),
         operands_us=max(time_us * read_shares.get(name, 1.0) for name, time_us in loads_us.items()),
         grid_us=float(grid_us(kernel)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Values, maximum
+from gemm_model.core.elementwise import Values, maximum, where
 from gemm_model.kernel_model.clock import clock_without_loads_mhz, highest_clk_mhz
 from gemm_model.kernel_model.compose import last_wave_weight
 from gemm_model.kernel_model.epilogue import exposed_clk, hidden_clk, tile_period_clk, whole_epilogue_clk
@@ -25,9 +25,11 @@ def least_us(kernel: KernelWaves) -> Values:
     epilogue, _ = whole_epilogue_clk(kernel)
     hidden = hidden_clk(kernel, mainloop, epilogue)
     tile = tile_period_clk(kernel, mainloop, epilogue, hidden)
-    turns = turns_clk(kernel)
     last = last_wave_weight(kernel)
-    waves_clk = waves.full_waves * (tile + turns) + last * (waves.last_work * tile + turns)
+    # A whole last wave is one of the full ones, but no MMAs restart after it.
+    whole = where(waves.last_tiles == 0.0, 1.0, 0.0)
+    turns = (waves.full_waves - whole) * turns_clk(kernel) + (last + whole) * turns_clk(kernel, last=True)
+    waves_clk = (waves.full_waves + last * waves.last_work) * tile + turns
     clk = exposed_clk(kernel, epilogue, hidden) + exposed_turns(kernel) * turn_clk(kernel)
     clk_mhz = highest_clk_mhz(kernel)
     waves_us = waves_clk / clock_without_loads_mhz(kernel, waves_clk)

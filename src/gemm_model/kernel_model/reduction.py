@@ -29,18 +29,23 @@ def _sums_clk(kernel: KernelWaves) -> Values:
     return sums * PARTIAL_SUM_BYTES / kernel.numbers.split_k.bytes_per_clk
 
 
-def turns_clk(kernel: KernelWaves) -> Values:
-    """Clocks of a cluster's own turn in each wave: MMAs drain before it and restart after it.
+def turns_clk(kernel: KernelWaves, *, last: bool = False) -> Values:
+    """Clocks of a cluster's own turn in each wave, or in the `last`: MMAs restart after it, but after the last.
 
-    There is none without splits, nor in the whole waves of stream-K. In rounds it is the cluster's own turn,
-    because earlier turns were taken before. With moving positions it is the last split's turn; waits for
-    other turns are exposed.
+    There is none without splits, nor in the whole waves of stream-K, whose last wave has one where its tiles have
+    equally many clusters: that is split-K. In rounds it is the cluster's own turn, because earlier turns were
+    taken before. With moving positions it is the last split's turn; waits for other turns are exposed.
     """
     splits = kernel.family.tile_order.splits
     if splits == "apart":
         return 0.0
     own = fold_clk(kernel) if splits == "move" else turn_clk(kernel)
-    return where(kernel.batch.split_k > 1.0, own + kernel.numbers.epilogue.tile_clk, 0.0)
+    splits_k = kernel.batch.split_k > 1.0
+    if not last:
+        return where(splits_k, own + kernel.numbers.epilogue.tile_clk, 0.0)
+    schedule = kernel.schedule
+    alike = (schedule.sharers > 1.0) & (schedule.sharers * schedule.last_tiles == schedule.resident)
+    return where(splits_k | alike, own, 0.0)
 
 
 def moved_turns(kernel: KernelWaves) -> Values:
