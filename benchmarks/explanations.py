@@ -125,9 +125,8 @@ def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) ->
     """Measured and told ratio of times for neighbours among rows that differ in one setting."""
     rows = rows.assign(measured=rows["runtime_us"].astype(float), predicted=times_us(rows))
     both = neighbours(rows, ["measured", "predicted"])
-    return pd.concat(
-        [(after / before).assign(setting=name) for name, before, after in both], ignore_index=True
-    )
+    ratios = [(after / before).assign(setting=name) for name, before, after in both]
+    return pd.concat(ratios, ignore_index=True)
 
 
 def neighbours(rows: pd.DataFrame, names: list[str]) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
@@ -164,9 +163,10 @@ def errors(frames: Iterable[pd.DataFrame], gpu: GpuSpec, without: str) -> dict[s
         found |= {f"{number}: MAPE": f"{off.mean():.2%}", f"{number}: p95": f"{np.quantile(off, 0.95):.2%}"}
         split = pd.to_numeric(rows["split_k"], errors="coerce").to_numpy() > 1
         found[f"{number}: split K"] = f"{off[split].mean():.2%}"
-        for name, values in zip(("dram_read_bytes", "l2_bytes"), told[1:], strict=True):
-            if rows["regime"].eq("counters").all():
-                found[name] = f"{np.abs(values / rows[name].to_numpy(float) - 1.0).mean():.2%}"
+        if rows["regime"].eq("counters").all():
+            counted = rows[["dram_read_bytes", "dram_write_bytes", "l2_bytes"]].to_numpy(float)
+            found["DRAM bytes"] = f"{np.abs(told[1] / counted[:, :2].sum(axis=1) - 1.0).mean():.2%}"
+            found["L2 bytes"] = f"{np.abs(told[2] / counted[:, 2] - 1.0).mean():.2%}"
     return found
 
 
