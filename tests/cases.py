@@ -27,8 +27,6 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_tuples(each) for name, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
@@ -69,26 +67,27 @@ def _called(function: str, arguments: Any) -> Any:
 
 def made(value: Any) -> Any:
     """The argument that data stand for, as `calls` says."""
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return np.array(value) if _is_array(value) else [*map(made, value)]
     if not isinstance(value, dict):
         return value
     if "of" in value:
         return _called(value["of"], value.get("args", {name: value[name] for name in value if name != "of"}))
     if "frame" in value:
-        columns = {
-            name: list(cells) if isinstance(cells, tuple) else cells for name, cells in value["frame"].items()
-        }
-        return pd.DataFrame(columns, value.get("index"))
+        return pd.DataFrame(value["frame"], value.get("index"))
     if "file" in value:
         Path(value["file"]).write_text(value["text"])
         return Path(value["file"])
-    return value["items"] if "items" in value else {name: made(each) for name, each in value.items()}
+    return (
+        _with_tuples(value["items"])
+        if "items" in value
+        else {name: made(each) for name, each in value.items()}
+    )
 
 
 def _is_array(value: Any) -> bool:
-    some = isinstance(value, tuple) and bool(value)
-    even = some and len({len(each) for each in value if isinstance(each, tuple)}) < 2
+    some = isinstance(value, list | tuple) and bool(value)
+    even = some and len({len(each) for each in value if isinstance(each, list | tuple)}) < 2
     return even and all(isinstance(each, int | float) or _is_array(each) for each in value)
 
 
@@ -102,7 +101,7 @@ def compare(found: Any, expected: Any) -> None:
             inside = isinstance(name, int) or name in getattr(found, "keys", tuple)()
             part = found[name] if inside else getattr(found, name)
             compare(part() if callable(part) else part, value)
-    elif isinstance(expected, tuple):
+    elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), found
         for one, other in zip(found, expected, strict=True):
             compare(one, other)
