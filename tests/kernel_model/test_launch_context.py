@@ -4,7 +4,7 @@ import pytest
 
 from gemm_model.kernel_model import launch
 from gemm_model.kernel_model.launch import spread_out
-from gemm_model.kernel_model.launch_context import REGIMES, footprint_bytes
+from gemm_model.kernel_model.launch_context import footprint_bytes
 from tests.cases import cases
 from tests.kernel_model.kernels import A100, H200, kernel_of, row, times_of
 from tests.typed_numbers import numbers
@@ -110,8 +110,8 @@ def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected
     ],
 )
 def test_a_kernel_after_another_one_of_a_model_finds_no_weights_in_l2(regime, l2, expected):
-    batch = row((64, 8192, 4096), cta_m=64, cta_n=128)
-    assert footprint_bytes(batch, REGIMES[regime], 5.0, l2=l2) == expected
+    kernel = kernel_of(row((64, 8192, 4096), cta_m=64, cta_n=128), regime=regime, l2=l2)
+    assert footprint_bytes(kernel, 5.0) == expected
 
 
 def test_a_trigger_before_the_last_store_hides_the_next_start():

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values, where
+
+if TYPE_CHECKING:
+    from gemm_model.kernel_model.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +47,11 @@ COLD, WARM, WRITTEN = L2_STATES = ("cold", "warm", "written")
 """Operands that L2 has just seen before a launch: none, all, or only A, written by the kernel before."""
 
 
-def footprint_bytes(batch: GemmBatch, around: LaunchContext, own_bytes: Values, *, l2: str) -> Values:
+def footprint_bytes(kernel: Kernel, own_bytes: Values) -> Values:
     """Bytes touched between two uses of the same operands; infinite without a second use.
 
     Where the kernel before wrote A, launches are those of a model, whose weights differ.
     """
-    repeated = l2 == WARM or (around.keeps_operands and l2 != WRITTEN)
-    return where(
-        batch.footprint_bytes < float("inf"), batch.footprint_bytes, own_bytes if repeated else float("inf")
-    )
+    known, kept = kernel.batch.footprint_bytes, kernel.around.keeps_operands
+    repeated = kernel.l2 == WARM or (kept and kernel.l2 != WRITTEN)
+    return where(known < float("inf"), known, own_bytes if repeated else float("inf"))

@@ -139,7 +139,7 @@ def _l2_launch_bytes(kernel: Kernel) -> Values:
 def _operands_kept(kernel: Kernel, own_bytes: Values) -> Values:
     """Share of the operands that L2 holds from an earlier launch, each of which touches `own_bytes` [1]."""
     gpu = kernel.gpu
-    between = footprint_bytes(kernel.batch, kernel.around, own_bytes, l2=kernel.l2)
+    between = footprint_bytes(kernel, own_bytes)
     return kept_share(between, gpu.l2_kept_share * gpu.l2_bytes, gpu.l2_kept_order)
 
 
