@@ -12,7 +12,7 @@ from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline
 from gemm_model.timeline.phases import phases_of
-from gemm_model.timeline.plots import COLORS, _zoomed, overview_pixels
+from gemm_model.timeline.plots import COLORS, _zoomed, overview_pixels, plot_traces
 from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
 from tests.cases import cases
 from tests.timeline.trace_rules import broken_rules
@@ -299,12 +299,22 @@ def test_the_ring_is_never_overcommitted():
             assert (own["start_us"].to_numpy()[1:] >= freed[:-1] - 1e-6).all()
 
 
-def test_a_picture_shows_all_ctas_and_two_tiles_of_one():
+def test_a_picture_shows_all_ctas_and_two_tiles_of_one(monkeypatch):
     trace = timeline(*KERNELS[0][0]).trace
     rows = _zoomed(trace, 0)
     assert set(rows["role"]) == {"producer", "consumer 1", "consumer 2", RING}
     assert set(rows[rows["activity"] == "mma"]["tile"]) == {0, 66}
     assert set(rows["stage_row"]) == {-1, 0, 1, 2, 3}
+    figures = []
+    monkeypatch.setattr(
+        "gemm_model.timeline.plots.save_figure", lambda figure, *_, **__: figures.append(figure)
+    )
+    plot_traces([trace], "t.png", "a kernel")
+    _, zoom = figures[0].axes
+    names = ["consumer 1", "consumer 2", "producer", "stage 0", "stage 1", "stage 2", "stage 3"]
+    assert [label.get_text() for label in zoom.get_yticklabels()] == names
+    assert sum(len(bars.get_paths()) for bars in zoom.collections) == len(rows)
+    assert figures[0].get_figheight() == pytest.approx(3.0 + 0.5 + 0.22 * len(names) + 1.0)
     picture = overview_pixels(trace, trace.rows["end_us"].max())
     assert picture.shape == (132, 2000)
     assert [list(COLORS)[code] for code in picture[0, [0, 1000, -1]]] == ["", "mma", "resident"]
@@ -358,7 +368,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
 
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(InputError, match="SM 200 has no tile; expected one of 0 to 131"):
-        timeline(4096, 4096, 4096, (128, 128), detailed_sm=200)
+        timeline(4096, 4096, 4096, (128, 128), (2, 1), detailed_sm=200)
     shared = KernelConfig(cta_m=128, cta_n=128, kernel="cutlass", scheduler="stream_k")
     with pytest.raises(InputError, match="stream-K deals out parts of tiles; expected scheduler static"):
         kernel_timeline(GemmProblem.of(512, 512, 4096), shared, KernelModel(load_gpu("h200")))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -89,7 +90,9 @@ def test_a_tile_of_attention_ends_as_by_hand(times, shape, ends):
 
 def test_occupancy_shares_add_up():
     work = workload(machine(), PipelineKernel(m=64, n=64, k=256, tile_m=64, tile_n=64, tile_k=32, stages=3))
-    assert sum(simulate(work, machine()).occupancy_share().values()) == pytest.approx(1.0)
+    found = simulate(replace(work, init=0.0), machine())
+    assert sum(found.occupancy_share().values()) == pytest.approx(1.0)
+    assert views.warps_of(found) == ["DMA", "consumer"]
 
 
 def test_a_timeline_that_would_not_fit_is_refused():
