@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from gemm_model.cli import VERBS, main
-from gemm_model.commands import common
+from gemm_model.commands import options
 from gemm_model.report import table_job
 from scripts.try_package import COMMANDS, FILES, MISSING_EXTRA, NEED_AN_EXTRA
 
@@ -73,7 +73,7 @@ def test_every_verb_is_tried_from_the_wheel():
 
 
 def test_without_matplotlib_a_table_has_no_plots_and_a_plot_names_its_extra(tmp_path, monkeypatch, capsys):
-    for module in (table_job, common):
+    for module in (table_job, options):
         monkeypatch.setattr(module, "find_spec", lambda _name: None)
     table = tmp_path / "measured.csv"
     table.write_text(FILES["measured.csv"])

@@ -274,7 +274,7 @@ def test_convolutions_and_their_gradients_are_implicit_gemms():
     assert [work.conv.kind for work in works(seen)] == ["fprop", "dgrad", "wgrad"]
     best = rank(works(seen)[0], "h200", 1, family="cudnn", options=IN_A_MODEL).best.prediction
     # What cuDNN picks takes 5 % longer than its fastest kernel; of what tensor cores bound that fades.
-    assert best.limiter == "L2"
+    assert best.limiter != "TENSOR"
     assert seen.timings[0].call.time_us == pytest.approx(1.05 * best.runtime_us)
     assert not seen.unmodelled
 
