@@ -84,9 +84,10 @@ def test_a_kernel_as_it_was_meant_has_no_distance():
     assert found.as_meant == pytest.approx(0.0, abs=1e-9)
     ratios = {row["what"]: row["ratio"] for row in found.rows}
     assert (ratios.pop("sm_cycles"), ratios.pop("sm_clk_mhz")) == pytest.approx((0.9, 0.9))
-    assert list(ratios.values()) == pytest.approx([1.0] * (len(COUNTS) + 1))
-    hits = next(row["counted"] for row in found.rows if row["what"] == "l2_hit_share")
-    assert hits == pytest.approx(1.0 - counted["dram_read_bytes"] / counted["l2_read_bytes"])
+    assert list(ratios.values()) == pytest.approx([1.0] * (len(COUNTS) + 2))
+    told = {row["what"]: row["counted"] for row in found.rows}
+    assert told["ctas_per_sm"] == 1
+    assert told["l2_hit_share"] == pytest.approx(1.0 - counted["dram_read_bytes"] / counted["l2_read_bytes"])
 
 
 def test_rows_of_one_metric_each_are_the_same_kernels(tmp_path):

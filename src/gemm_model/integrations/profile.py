@@ -23,6 +23,7 @@ from gemm_model.bench.cublas_names import SGEMM, copied_bytes, parse_cublas_name
 from gemm_model.bench.cutlass.names import cutlass_cells
 from gemm_model.choice.selection import rank
 from gemm_model.config import read_toml
+from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, before_hopper
@@ -75,8 +76,8 @@ class Beside:
     @property
     def fault(self) -> Suspect | None:
         """What explains the counts; None where they are those of the kernel that was meant, or of no fault."""
-        first = next(iter(self.suspects), None)
-        return first if first and self.as_meant > max(first.distance, WITHIN) else None
+        first, left = next(iter(self.suspects), None), room_numbers("counts").unexplained * self.as_meant
+        return first if first and self.as_meant > WITHIN and first.distance < left else None
 
 
 def read_export(path: Path) -> list[CountedKernel]:
@@ -166,8 +167,12 @@ def beside(world: World, kernel: CountedKernel) -> Beside:
         counted.pop("l2_write_bytes", None)
     predicted = {name: value for name, value in counts_of(composed).items() if name in counted}
     predicted["sm_cycles"] = predicted["duration_us"] * float(composed.times.sm_clk_mhz)
-    off = deviations(composed, counted)
+    off, gpu = deviations(composed, counted), world.gpu
+    reserved = gpu.smem_bytes_per_sm - gpu.smem_bytes_per_cta  # for each CTA
     for each in (predicted, counted):
+        # Occupancy, as far as shared memory bounds it.
+        fit = gpu.smem_bytes_per_sm // (each["smem_bytes_per_cta"] + reserved)
+        each["ctas_per_sm"] = min(fit, gpu.ctas_per_sm)
         each["sm_clk_mhz"] = each["sm_cycles"] / each["duration_us"]
         each["l2_hit_share"] = max(1.0 - each["dram_read_bytes"] / max(each["l2_read_bytes"], 1.0), 0.0)
     rows = []
