@@ -78,6 +78,7 @@ def test_a_plot_has_a_bar_for_each_event_and_the_stages_that_are_taken(monkeypat
     # Launch; loads of A and of B, and waits between them; MMAs, the epilogue, and waits for each k tile.
     assert [len(bars.get_paths()) for bars in tracks.collections] == [1, 4, 4, 3, 4, 1, 4]
     assert tracks.collections[0].get_paths()[0].vertices[:, 0].tolist() == [0.0, 0.0, 2.0, 2.0, 0.0]
+    assert len(tracks.lines) == 0
     # Its one stage is taken again when it is free.
     assert ring.lines[0].get_ydata().tolist() == [1, 1, 1, 1, 0]
 
