@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, read_by_rules, refusal, resolved
+from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, refusal, resolved
 from gemm_model.core.attention import KERNELS, SCHEDULERS, AttentionConfig, AttentionProblem
 from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
@@ -58,17 +58,12 @@ class AttentionBatch(Columns):
 
 def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: GpuSpec) -> AttentionBatch:
     """The columns of kernels; raises RefusedKernelError for those that cannot run."""
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    for owner, kernel in enumerate(kernels):
-        kinds.setdefault(read_by_rules(*kernel), []).append(owner)
     columns, refused = [], []
-    kind_of = np.empty(len(kernels), dtype=np.int64)
-    for kind, owners in enumerate(kinds.values()):
-        kind_of[owners] = kind
+    for owner, kernel in enumerate(kernels):
         try:
-            columns.append(_columns_of(*kernels[owners[0]], gpu))
+            columns.append(_columns_of(*kernel, gpu))
         except InputError as error:
-            refused.append(RefusedKernelError(owners, str(error)))
+            refused.append(RefusedKernelError([owner], str(error)))
     refuse_all(refused)
     rows = [
         (owner, 1 if problem.lengths else problem.batch, *lengths)
@@ -77,7 +72,7 @@ def batch_of(kernels: Sequence[tuple[AttentionProblem, AttentionConfig]], gpu: G
     ]
     owner_of, *sizes = np.array(rows).T
     found = dict(zip(("sequences", "seq_q", "seq_kv"), sizes, strict=True))
-    found |= {name: np.array([each[name] for each in columns])[kind_of[owner_of]] for name in columns[0]}
+    found |= {name: np.array([each[name] for each in columns])[owner_of] for name in columns[0]}
     floats = {name: each if each.dtype == bool else each.astype(float) for name, each in found.items()}
     return AttentionBatch(owner=owner_of, **floats)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
-from operator import attrgetter
 
 from gemm_model.config import read_toml
 from gemm_model.core.attention import AUTO, MASKS, AttentionConfig, AttentionProblem
@@ -14,7 +13,6 @@ from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.records import record_from
 
-_SHAPE = attrgetter("heads", "kv_heads", "head_dim", "head_dim_v", "causal", "window", "page_size", "softcap")
 MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""
 WARPGROUP_ROWS = 64
@@ -152,17 +150,6 @@ def resolved(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) -
         scheduler=config.scheduler if config.scheduler != "auto" else order,
         cluster=config.cluster or own_cluster(problem, config, kernel, tile_m),
     )
-
-
-def read_by_rules(problem: AttentionProblem, config: AttentionConfig) -> tuple[object, ...]:
-    """What `resolved` and `refusal` read of a problem and a configuration: equal ones have equal answers.
-
-    The rules of two libraries and of cuDNN's decode read lengths; others see one query, and fewer keys than splits.
-    """
-    lengths: tuple[int, ...] = (problem.batch, problem.seq_q, problem.seq_kv)
-    if config.kernel == SM90.name or (config.kernel == CUDNN.name and problem.seq_q != 1):
-        lengths = (problem.seq_q == 1, min(problem.seq_kv, MOST_SPLITS))
-    return (config, lengths, bool(problem.lengths), problem.dtype.name, *_SHAPE(problem))
 
 
 def own_cluster(

@@ -158,10 +158,12 @@ def predict(args: argparse.Namespace) -> Document:
     """The prediction of one attention kernel."""
     chosen, world = _one(args)
     prediction, asked, kernel = world.predicted(), problem_fields(world.problem), dict(world.config.fields)
+    title = f"ATTENTION {world.problem.name} {world.config.kernel} {world.config.name}"
     result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
     rows = [{**asked, **common.place(chosen, "regime"), **kernel, **prediction_row(prediction)}]
-    text = partial(explanation, {**asked, **kernel}, prediction)
-    return common.document(chosen, result=result, rows=rows, text=text)
+    return common.document(
+        chosen, result=result, rows=rows, text=lambda: explanation({"title": title}, prediction)
+    )
 
 
 def rank(args: argparse.Namespace) -> Document:

@@ -37,10 +37,9 @@ def prediction_row(prediction: Prediction) -> dict[str, Any]:
 def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: float | None = None) -> str:
     """A kernel's prediction in the manner of the classic readme: sizes, ratio, phases, further figures.
 
-    `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule; of an attention
-    what tables hold of it.
+    `kernel` holds m, n, k and, where known, cta_m, cta_n, cluster_m, cluster_n and schedule; or a `title`.
     """
-    lines = [kernel_title(kernel)]
+    lines = [kernel.get("title") or "MNK {m} {n} {k}".format(**kernel)]
     for name, part in (("CTA", "cta"), ("CLUSTER", "cluster")):
         extents = [kernel.get(f"{part}_{extent}") for extent in "mn"]
         if all(extents):
@@ -74,16 +73,6 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
         lines += [f"{INDENT}{name}: {number_text(value, 6)}" for name, value in figures.items()]
     lines += [f"caveat: {caveat}" for caveat in prediction.caveats]
     return "\n".join(lines)
-
-
-def kernel_title(kernel: Mapping[str, Any]) -> str:
-    """The sizes of a GEMM, or of an attention with its tile."""
-    if "head_dim" not in kernel:
-        return "MNK {m} {n} {k}".format(**kernel)
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "causal", "window", "kernel")
-    given = [f"{name}={kernel[name]}" for name in names if kernel.get(name) not in (None, "")]
-    tile = f" tile={kernel['tile_m']}x{kernel['tile_n']}" if kernel.get("tile_m") else ""
-    return f"ATTENTION {' '.join(given)}{tile}"
 
 
 def change_rows(found: Sequence[WhatIf]) -> list[dict[str, Any]]:
