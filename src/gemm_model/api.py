@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.attention.model import AttentionModel, attention_model
+from gemm_model.attention.model import attention_model
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.errors import InputError
@@ -50,7 +50,7 @@ def predict(
     if isinstance(problem, AttentionProblem):
         if not isinstance(config, AttentionConfig):
             raise InputError(f"config is of type {type(config).__name__}; expected an AttentionConfig")
-        return _attention_model(gpu, model, options).predict([(problem, config)]).row(0)
+        return attention_model(as_gpu(gpu), model, options or {}).predict([(problem, config)]).row(0)
     if not isinstance(config, KernelConfig):
         raise InputError(f"config is of type {type(config).__name__}; expected a KernelConfig")
     chosen = model_for(model, gpu, options)
@@ -59,14 +59,6 @@ def predict(
     if chosen.needs_tile:
         refuse_in_any_family(row, chosen.gpu)
     return chosen.predict_row(row)
-
-
-def _attention_model(
-    gpu: GpuSpec | str | Path, model: str, options: Mapping[str, Any] | None
-) -> AttentionModel:
-    if model != DEFAULT_MODEL:
-        raise InputError(f"{model} knows no attention; expected {DEFAULT_MODEL}")
-    return attention_model(as_gpu(gpu), options or {})
 
 
 def predict_table(
@@ -100,7 +92,7 @@ def predict_table(
     require_kind("frame", frame, pd.DataFrame)
     frame = attention.understood_kernels(frame)
     if attention.is_attention_table(frame):
-        attended = _attention_model(gpu, model, options)
+        attended = attention_model(as_gpu(gpu), model, options or {})
         card, needs_tile, regime = attended.gpu, False, None
         predict_rows = partial(attention.predict_attention_frame, model=attended, known=({}, {}))
     else:

@@ -20,11 +20,13 @@ from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
+from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, Prediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.traffic import kept_share, merged_share
+from gemm_model.models import DEFAULT_MODEL
 
 UNITS: Mapping[str, Mapping[str, Any]] = read_toml("explanations")["attention_units"]
 """Meaning of each unit, its numbers, and 1 where they are rates, -1 where they are what the unit takes."""
@@ -460,8 +462,13 @@ def elasticities(found: Prediction) -> dict[str, float]:
     return {name: found.details[part] / (found.runtime_us or 1.0) for name, part in PARTS.items()}
 
 
-def attention_model(gpu: GpuSpec, options: Mapping[str, Any]) -> AttentionModel:
-    """The model in the regime of a verb's options: only 'sustained' differs from single launches."""
+def attention_model(gpu: GpuSpec, model: str, options: Mapping[str, Any]) -> AttentionModel:
+    """The model of that name in the regime of a verb's options: only 'sustained' differs from single launches.
+
+    Raises InputError for a model that knows no attention.
+    """
+    if model != DEFAULT_MODEL:
+        raise InputError(f"{model} knows no attention; expected {DEFAULT_MODEL}")
     return AttentionModel(gpu, settled=options.get("regime") == SUSTAINED)
 
 

@@ -21,7 +21,6 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.measured import Measured, measured_beside
-from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.console import change_rows, changes, explanation, prediction_fields, prediction_row
 from gemm_model.report.document import Document, File, plain, screen_text, text_table
 from gemm_model.report.page.attention import attention_page
@@ -29,8 +28,6 @@ from gemm_model.timeline.attention import simulate_kernel
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OPTIONS = ("attention", "attention_config")
 
 
 def asked(args: argparse.Namespace) -> bool:
@@ -69,11 +66,10 @@ def benchmark(args: argparse.Namespace) -> Document:
 
 
 def _settings(args: argparse.Namespace, *used: str, how: str = "with --attention") -> Settings:
-    common.refuse_unused(args, how, (*common.GPU, "model", "regime", *common.OUTPUT, *OPTIONS, *used))
-    chosen = common.settings(args)
-    if chosen.model != DEFAULT_MODEL:
-        raise InputError(f"{chosen.model} knows no attention; expected {DEFAULT_MODEL}")
-    return chosen
+    common.refuse_unused(
+        args, how, (*common.GPU, "model", "regime", *common.OUTPUT, "attention", "attention_config", *used)
+    )
+    return common.settings(args)
 
 
 def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionWorld]:
@@ -83,7 +79,7 @@ def _one(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionWorld
 
 
 def _model(chosen: Settings, gpu: GpuSpec | None = None) -> AttentionModel:
-    return attention_model(gpu or chosen.gpu, chosen.options)
+    return attention_model(gpu or chosen.gpu, chosen.model, chosen.options)
 
 
 def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
@@ -270,9 +266,9 @@ def rank_table(args: argparse.Namespace) -> Document:
     frame = understood_kernels(read_table(args.input))
     common.take_card(args, [frame])
     chosen = _settings(args, "family", "input", how="with a table of attention")
+    model, found = _model(chosen), []
     if "runtime_us" in frame and frame.duplicated(shape_columns(frame)).any():
         return _measured_choices(chosen, frame)
-    model, found = _model(chosen), []
     with common.progress("ranking", len(frame)) as advance:
         for place, (problem, _) in enumerate(attention_rows(frame)):
             try:

@@ -143,7 +143,8 @@ def _predicted(
 
     def predict(rows: pd.DataFrame) -> BatchPrediction:
         if of_attention:
-            return attention.predict_attention_frame(rows, attention_model(chosen.gpu, chosen.options))
+            attended = attention_model(chosen.gpu, chosen.model, chosen.options)
+            return attention.predict_attention_frame(rows, attended)
         return tables.predict_frame(rows, model, bar.advance)
 
     try:
