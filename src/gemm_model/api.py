@@ -94,7 +94,7 @@ def predict_table(
     if attention.is_attention_table(frame):
         attended = attention_model(as_gpu(gpu), model, options or {})
         card, needs_tile, regime = attended.gpu, False, None
-        predict_rows = partial(attention.predict_attention_frame, model=attended, known=({}, {}))
+        predict_rows = partial(attention.predict_attention_frame, model=attended)
     else:
         chosen = model_for(model, gpu, options)
         card, needs_tile, regime = chosen.gpu, chosen.needs_tile, chosen.regime

@@ -132,8 +132,7 @@ def _splits(problem: AttentionProblem, config: AttentionConfig, gpu: GpuSpec) ->
     return json.dumps({**fields, "fixed_split_size_by_seq_kv": sizes})
 
 
-_Emitter = Callable[[AttentionProblem, AttentionConfig, GpuSpec], str]
-EMITTERS: Mapping[str, _Emitter] = {
+EMITTERS: Mapping[str, Callable[[AttentionProblem, AttentionConfig, GpuSpec], str]] = {
     **{"flash_attention": _flash_attention, "splits": _splits},
     "json": lambda problem, config, _: json.dumps({"problem": problem.name, **config.fields}),
 }

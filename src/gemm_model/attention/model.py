@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -151,11 +151,10 @@ def with_speeds(silicon: Silicon, numbers: Numbers, speeds: Mapping[str, Any]) -
         for name in UNITS[unit]["numbers"]:
             factors[name] = factors.get(name, 1.0) * speed ** UNITS[unit]["sign"]
 
-    def having(each: _Known) -> _Known:
-        changed = {name: getattr(each, name) * by for name, by in factors.items() if hasattr(each, name)}
-        return each.having(**changed)
+    def changed(each: Numbers) -> dict[str, Any]:
+        return {name: getattr(each, name) * by for name, by in factors.items() if hasattr(each, name)}
 
-    return having(silicon), having(numbers)
+    return silicon.having(**changed(silicon)), numbers.having(**changed(numbers))
 
 
 def _blocks(batch: AttentionBatch) -> dict[str, Any]:
@@ -178,7 +177,6 @@ def _pipelines(batch: AttentionBatch, groups: FloatArray) -> list[tuple[list[int
 
 
 _Total = Callable[[FloatArray], FloatArray]
-_Known = TypeVar("_Known", bound=Numbers)
 
 
 def _product_clk(

@@ -15,7 +15,6 @@ SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}
 """Family whose calibration holds the card's numbers, by architecture; else the default family."""
 
 DIVISION = ("division_clk", "division_slots", "zero_division_clk", "zero_division_slots")
-OF_ALL_CARDS = ("exponentials_per_clk", *DIVISION)
 
 
 class Silicon(Numbers):
@@ -50,7 +49,7 @@ def silicon_of(gpu: GpuSpec, math_kind: str) -> Silicon:
         flop_per_clk=gpu.flop_per_clk_per_sm[math_kind] * numbers.tensor.efficiency,
         port_bytes_per_clk=port,
         copy_clk_per_byte=1.0 / room_numbers("gpu").copy_bytes_per_clk,
-        **{name: getattr(room_numbers("gpu"), name) for name in OF_ALL_CARDS},
+        **{name: getattr(room_numbers("gpu"), name) for name in ("exponentials_per_clk", *DIVISION)},
         smem_bytes_per_clk=gpu.smem_bytes_per_clk_per_sm,
         l2_bytes_per_us=l2_bytes_per_us(gpu, numbers),
         dram_bytes_per_us=gpu.dram_read_bytes_per_us * numbers.dram.efficiency,

@@ -157,9 +157,8 @@ def predict(args: argparse.Namespace) -> Document:
     title = f"ATTENTION {world.problem.name} {world.config.kernel} {world.config.name}"
     result = {"problem": asked, "kernel": kernel, "prediction": prediction_fields(prediction)}
     rows = [{**asked, **common.place(chosen, "regime"), **kernel, **prediction_row(prediction)}]
-    return common.document(
-        chosen, result=result, rows=rows, text=lambda: explanation({"title": title}, prediction)
-    )
+    text = partial(explanation, {"title": title}, prediction)
+    return common.document(chosen, result=result, rows=rows, text=text)
 
 
 def rank(args: argparse.Namespace) -> Document:
@@ -248,10 +247,8 @@ def simulate(args: argparse.Namespace, drawn: Callable[..., dict[str, Any]]) -> 
     timeline, blocks, found = simulate_kernel(world.problem, world.config, world.model)
     result = {"predicted_us": found.runtime_us, "phases_us": dict(found.phases_us), "limiter": found.limiter}
     parts = drawn(args, timeline, world.problem.name)
-    parts["notes"] += [
-        f"a tile of {blocks} key blocks; all take {number_text(found.runtime_us)} us",
-        *found.caveats,
-    ]
+    time = number_text(found.runtime_us)
+    parts["notes"] += [f"a tile of {blocks} key blocks; all take {time} us", *found.caveats]
     return common.document(chosen, result={**result, "k_tiles": blocks, "stages": timeline.stages}, **parts)
 
 
@@ -266,20 +263,18 @@ def rank_table(args: argparse.Namespace) -> Document:
     frame = understood_kernels(read_table(args.input))
     common.take_card(args, [frame])
     chosen = _settings(args, "family", "input", how="with a table of attention")
-    model, found = _model(chosen), []
+    model, place, found = _model(chosen), common.place(chosen, "regime"), []
     if "runtime_us" in frame and frame.duplicated(shape_columns(frame)).any():
         return _measured_choices(chosen, frame)
     with common.progress("ranking", len(frame)) as advance:
-        for place, (problem, _) in enumerate(attention_rows(frame)):
+        for row, (problem, _) in enumerate(attention_rows(frame)):
             try:
                 ranking = rank_attention(problem, chosen.gpu, args.family, model)
             except InputError as error:
-                raise of_row(frame, place, error) from None
+                raise of_row(frame, row, error) from None
             best = ranking.best.prediction
             told = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
-            found.append(
-                {**common.place(chosen, "regime"), **ranking.best.config.fields, **told, "gain": ranking.gain}
-            )
+            found.append({**place, **ranking.best.config.fields, **told, "gain": ranking.gain})
             advance(1)
     left_out = [name for name in ("gpu", "regime", *CONFIG_COLUMNS, *found[0], "runtime_us") if name in frame]
     rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)

@@ -26,7 +26,6 @@ PROBLEM_COLUMNS = (*SIZES, "causal", "window", "in_dtype", "softcap", "lengths",
 CONFIG_COLUMNS = tuple(spec.name for spec in fields(AttentionConfig))
 COLUMNS = (*PROBLEM_COLUMNS, *CONFIG_COLUMNS)
 _Made = TypeVar("_Made")
-_Known = tuple[dict[Any, Any], dict[Any, Any]] | None
 
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
@@ -40,25 +39,14 @@ def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     return understood(frame, COLUMNS if is_attention_table(frame) else ())
 
 
-def attention_rows(
-    frame: pd.DataFrame, known: _Known = None
-) -> list[tuple[AttentionProblem, AttentionConfig]]:
-    """The problem and configuration of each row; raises InputError naming the row of a bad value.
-
-    `known` keeps what was made of cells, for other rows of the table.
-    """
+def attention_rows(frame: pd.DataFrame) -> list[tuple[AttentionProblem, AttentionConfig]]:
+    """The problem and configuration of each row; raises InputError naming the row of a bad value."""
     require_columns(frame, ("heads", "head_dim", "lengths" if "lengths" in frame else "seq_q"))
-    problems, configs = known or ({}, {})
-    makers = (PROBLEM_COLUMNS, _problem, problems), (CONFIG_COLUMNS, AttentionConfig, configs)
-    return list(zip(*(_made(frame, *each) for each in makers), strict=True))
+    problems = _made(frame, PROBLEM_COLUMNS, _problem)
+    return list(zip(problems, _made(frame, CONFIG_COLUMNS, AttentionConfig), strict=True))
 
 
-def _made(
-    frame: pd.DataFrame,
-    columns: Sequence[str],
-    make: Callable[..., _Made],
-    known: dict[tuple[Any, ...], _Made],
-) -> list[_Made]:
+def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made]) -> list[_Made]:
     """What `make` makes of the values of some columns in each row, once of equal ones."""
     names, cells = [name for name in columns if name in frame], []
     for name in names:
@@ -71,10 +59,9 @@ def _made(
                 raise of_row(frame, int(np.argmax(codes == code)), error) from None
         cells.append(values[codes].tolist())
     rows = list(zip(*cells, strict=True)) if names else [()] * len(frame)
-    for row in (row for row in rows if row not in known):
-        told = dict(zip(names, row, strict=True))
-        if None in row:
-            told = {name: value for name, value in told.items() if value is not None}
+    known: dict[tuple[Any, ...], _Made] = {}
+    for row in dict.fromkeys(rows):
+        told = {name: value for name, value in zip(names, row, strict=True) if value is not None}
         try:
             known[row] = make(**told)
         except InputError as error:
@@ -87,12 +74,10 @@ def of_row(frame: pd.DataFrame, position: int, error: InputError) -> InputError:
     return InputError(f"{table_name(frame)}: {place_of(frame, position)}: {error}")
 
 
-def predict_attention_frame(
-    frame: pd.DataFrame, model: AttentionModel, known: _Known = None
-) -> BatchPrediction:
+def predict_attention_frame(frame: pd.DataFrame, model: AttentionModel) -> BatchPrediction:
     """Predictions of all rows; raises InputError naming the row of a bad value or an impossible kernel."""
     try:
-        return model.predict(attention_rows(frame, known))
+        return model.predict(attention_rows(frame))
     except RefusedKernelError as refused:
         raise refused_rows(frame, refused) from None
 

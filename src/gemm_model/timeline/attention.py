@@ -41,15 +41,14 @@ class _Tile:
     overlap: bool
     clock: Clock = field(default_factory=Clock)
     turns: Barrier = field(default_factory=partial(Barrier, 1))
-    full: dict[str, Barrier] = field(default_factory=dict)
+    full: dict[str, Barrier] = field(default_factory=lambda: {"k": Barrier(1), "v": Barrier(1)})
     free: dict[str, Barrier] = field(default_factory=dict)
     unit_free: dict[str, float] = field(default_factory=dict)
     group_free: dict[int, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for operand in "kv":
-            self.full[operand], self.free[operand] = Barrier(1), Barrier(self.groups)
+        self.free = {operand: Barrier(self.groups) for operand in "kv"}
 
     def busy(self, kind: str, block: int, group: int = -1) -> float:
         """Time until a piece of work is done that begins now, or once its unit is free."""
@@ -67,9 +66,6 @@ class _Tile:
             self.group_free[group] = end
         self.spans.append(span)
         return end - self.clock.now
-
-    def left(self, end: float) -> float:
-        return max(end - self.clock.now, 0.0)
 
     def producer(self) -> Warp:
         """Loads K0 K1 V0 K2 V1 ... where groups overlap, else K0 V0 K1 V1 ..."""
@@ -98,10 +94,10 @@ class _Tile:
             yield self.full["v"], block
             outputs = self.clock.now + self.busy("pv", block - 1, group)
             self.turns.arrive(self.clock)
-            yield self.left(scores)
+            yield max(scores - self.clock.now, 0.0)
             self.free["k"].arrive(self.clock)
             yield from self.softmax(block, group)
-            yield self.left(outputs)
+            yield max(outputs - self.clock.now, 0.0)
             self.free["v"].arrive(self.clock)
             yield self.busy("correction", block, group)
         yield self.full["v"], self.blocks
