@@ -11,7 +11,7 @@ from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, workloa
 from gemm_model.pipeline.steady_state import consumer_wait
 from gemm_model.timeline import views
 from gemm_model.timeline.attention import simulate_tile
-from gemm_model.timeline.simulator import simulate
+from gemm_model.timeline.simulator import Span, Timeline, simulate
 from tests.cases import cases
 from tests.pipeline.strategies import machines, workloads
 
@@ -87,6 +87,16 @@ def test_a_plot_has_a_bar_for_each_event_and_the_stages_that_are_taken(monkeypat
 def test_a_tile_of_attention_ends_as_by_hand(times, shape, ends):
     spans = simulate_tile(StageTimes(**times), **shape)
     assert tuple(span.end for span in spans if span.kind == "pv") == ends
+
+
+def test_a_trace_of_many_waves_holds_the_first_and_the_last(monkeypatch):
+    monkeypatch.setattr(views, "MOST_SLICES", 4)
+    places = [(wave, float(2 * wave + part)) for wave in (1, 2, 3) for part in (0, 1)]
+    spans = [Span(warp="DMA", kind="math", start=at, end=at + 1, wave=wave) for wave, at in places]
+    whole = Timeline(spans=tuple(spans), occupancy=((2.0, 1), (4.5, 0), (6.0, 1)), end=8.0, stages=1)
+    found, sms, notes = views.thinned(whole, 3)
+    assert ([span.wave for span in found.spans], found.occupancy) == ([1, 1, 3, 3], ((2.0, 1), (6.0, 1)))
+    assert (sms, len(notes)) == (1, 2)
 
 
 def test_occupancy_shares_add_up():
