@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.commands import common
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import MAX_SIZE
@@ -32,12 +33,7 @@ WAYS = {
     "text": ("datapath", "dtype"),
 }
 """What each way of using the verb reads, beside GPU and output."""
-OF_A_STAGE = {
-    "stage": "name",
-    **{name: name for name in ("bytes_per_clk", "tile", "tiling", "multicast", "amplification", "required")},
-    **{name: f"{name}_bytes_per_clk" for name in ("enough", "delivered", "demanded")},
-    "fraction": "fraction",
-}
+OF_A_STAGE: Mapping[str, str] = read_toml("columns")["stages"]
 """Column of the table of stages -> what it holds of a `Stage`."""
 PICTURE = ("datapath", "dtype", "shape", "tile", "stages", "output_mode", "no_l2", "what_if", "plot")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.compare import beside, but, cards_asked
+from gemm_model.config import read_toml
 from gemm_model.core.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
@@ -19,9 +20,6 @@ from gemm_model.serving.model_time import ModelTime, predict_model
 
 TOKENS = 2048
 """Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
-SHOWN = ("part", "count", "m", "n", "k", "batch", "experts", "in_dtype", "call_us", "total_us", "us_per_token",
-         "share", "limiter", "error_band")  # fmt: skip
-"""Columns of the text."""
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -106,9 +104,9 @@ def _cheapest(totals: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _text(passes: Sequence[Sequence[Mapping[str, Any]]], totals: Sequence[Mapping[str, Any]]) -> str:
     """A table of parts for each pass, then the totals."""
-    parts = []
+    parts, names = [], read_toml("columns")["model_text"]
     for total, rows in zip(totals, passes, strict=True):
-        shown = [{name: _shown(name, row[name]) for name in SHOWN if name in row} for row in rows]
+        shown = [{name: _shown(name, row[name]) for name in names if name in row} for row in rows]
         title = f"{total['phase'].upper()} on {total['gpu']}, {total['tokens']} tokens a pass"
         parts.append(f"{title}\n{text_table(shown)}")
     shown = [{name: _shown(name, value) for name, value in total.items()} for total in totals]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
+from gemm_model.config import read_toml
 from gemm_model.core.files import atomic_write
 from gemm_model.report.console import accuracy_text
 from gemm_model.report.document import Document, screen_text
-
-SHOWN = ("kernel", "tokens", "experts", "topk", "n", "k", "in_dtype", "cta_m", "cta_n", "cta_k", "group_m",
-         "warps", "stages", "predicted_us", "limiter", "disposition")  # fmt: skip
 
 
 def answer(args: argparse.Namespace) -> Document | None:
@@ -34,7 +32,7 @@ def answer(args: argparse.Namespace) -> Document | None:
     predicts = args.verb == "predict"
     rows = (predict_served if predicts else rank_served)(frame, gpu, args.routing)
     accuracy = rows.attrs.get("accuracy", [])
-    shown = rows[[name for name in SHOWN if name in rows]]
+    shown = rows[[name for name in read_toml("columns")["served_text"] if name in rows]]
     table = args.output / "predictions_serving.csv" if predicts and args.output is not None else None
     return Document(
         gpu=gpu.name,

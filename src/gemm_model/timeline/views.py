@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 MOST_SLICES = 100_000
 """Slices of a trace [slices]; Perfetto; a file of so many takes 15 MB, and no screen shows more."""
-TRACK_ORDER = (
-    *("launch", "DMA", "DMA A", "DMA B", "consumer"),
-    *(f"{track} {group}" for group in (1, 2, 3) for track in ("MMAs", "consumer")),
-)
+TRACK_ORDER: list[str] = read_toml("shown")["tracks"]["order"]
 COLORS: dict[str, str] = read_toml("shown")["pipeline_colors"]
 
 
