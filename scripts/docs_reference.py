@@ -9,8 +9,10 @@ import argparse
 import ast
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -104,11 +106,8 @@ def api() -> str:
     for name in sorted(gemm_model.__all__, key=lambda each: (each[0].isupper(), each)):
         found = getattr(gemm_model, name)
         # A submodule of the same name may stand before a function, and a function have another name at home.
-        at_home = (
-            (f"gemm_model.{name}", name)
-            if isinstance(found, ModuleType)
-            else (found.__module__, found.__name__)
-        )
+        module = isinstance(found, ModuleType)
+        at_home = (f"gemm_model.{name}", name) if module else (found.__module__, found.__name__)
         lines += [f"::: {'.'.join(at_home)}", ""]
     return "\n".join(lines)
 
@@ -142,7 +141,6 @@ def configuration() -> str:
 def numbers(calibration: str = "h200:quack") -> str:
     """Every mechanism of the calibrated model with its numbers, as a calibration has them."""
     known = load_calibration(calibration)
-    kinds = list(known.numbers)
     values = {kind: found.values() for kind, found in known.numbers.items()}
     total = sum(len(mechanism.numbers) for mechanism in MECHANISMS)
     lines = [
@@ -156,18 +154,20 @@ def numbers(calibration: str = "h200:quack") -> str:
         "",
     ]
     card = silicon_entries(known.silicon, calibration)
+    page = (Path(__file__).parents[1] / "docs" / "evidence" / "ablation.md").read_text()
+    without = dict(re.findall(r"\n\| (\w+) \| (\S+)", page))
     for mechanism in MECHANISMS:
-        lines += [f"## {mechanism.name}", "", " ".join(mechanism.meaning.split()), ""]
-        columns = ["number", "unit", "meaning", "of", *kinds, "90 %", "measured", "neutral", "source"]
+        off = without.get(mechanism.name, "not judged")
+        meaning = f"{' '.join(mechanism.meaning.split())} Error [without it](../evidence/ablation.md): {off}."
+        lines += [f"## {mechanism.name}", "", meaning, ""]
+        columns = ["number", "unit", "meaning", "of", *values, "90 %", "measured", "neutral", "source"]
         lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for number in mechanism.numbers:
             owner = "kernel" if number.of == KERNEL else "card"
-            widths = {
-                of_kinds[number.name] for of_kinds in known.intervals.values() if number.name in of_kinds
-            }
+            widths = {each.get(number.name, 0.0) for each in known.intervals.values()} - {0.0}
             width = ", ".join(f"{each:.2g}" for each in sorted(widths))
             measured = " to ".join(f"{each:g}" for each in card.get(number.name, {}).get("measured", ()))
-            of_kinds = [f"{values[kind][number.name]:.4g}" for kind in kinds]
+            of_kinds = [f"{each[number.name]:.4g}" for each in values.values()]
             neutral = "" if number.neutral is None else f"{number.neutral:g}"
             name = f"`{number.name.removeprefix(mechanism.name + '.')}`"
             source = known.sources.get(number.name, number.source)
