@@ -1,7 +1,5 @@
 """What the tests share: a small measured table, and running the command in this process."""
 
-from __future__ import annotations
-
 import gc
 import json
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ no traceback, one sentence and exit code 2 for bad input, valid JSON, every time
 file half-written or left behind, and at most MAX_SECONDS of processor time.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import csv

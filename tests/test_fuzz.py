@@ -1,7 +1,5 @@
 """A few of the fuzzed cases; `make fuzz` runs many."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fuzz import failures

@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 
 from benchmarks.measured import MEASUREMENTS, rows_of
-from gemm_model import predict_table
+from gemm_model import load_gpu, predict_table
 from gemm_model.attention.model import AttentionModel
 from gemm_model.cli import main
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.gpu import load_gpu
 from gemm_model.tables.attention import predict_attention_frame
 from tests.cases import cases
 

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.measured import rows_of
-from gemm_model import AttentionConfig, AttentionProblem, InputError, predict, predict_table
+from gemm_model import AttentionConfig, AttentionProblem, InputError, load_gpu, predict, predict_table
 from gemm_model.attention.choice import emitted, flash_attn_arguments, rank_attention, why_not
 from gemm_model.attention.explanation import AttentionWorld, explain_attention
 from gemm_model.attention.kernels import copies_rows, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
-from gemm_model.core.gpu import load_gpu
 from tests.cases import cases
 
 GPU = load_gpu("h200")

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, predict
+from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.attention.kernels import candidates, refusal, resolved, smem_bytes
-from gemm_model.core.gpu import load_gpu
 from tests.cases import cases
 
 GPU = load_gpu("h200")

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from gemm_model import AttentionConfig, AttentionProblem, load_gpu
 from gemm_model.attention.batch import batch_of
 from gemm_model.attention.tiles import TileOrder, busiest_sm, key_blocks, query_blocks, tile_count
-from gemm_model.core.attention import AttentionConfig, AttentionProblem
-from gemm_model.core.gpu import load_gpu
 
 GPU = load_gpu("h200")
 

@@ -1,7 +1,5 @@
 """A provider and a device without a GPU. The problem's n says in which way a row fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -10,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench.device import PairedTiming, Timing, TimingSettings, in_turn
 from gemm_model.bench.provider import (
     CompileError,
@@ -19,8 +18,6 @@ from gemm_model.bench.provider import (
     OutOfMemoryError,
     Rotation,
 )
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 
 COMPILE_FAILS, WRONG, CRASHES, HANGS, NO_MEMORY, LAUNCH_FAILS, COMPILER_CRASHES = range(1008, 1057, 8)
 DISPOSITIONS = {

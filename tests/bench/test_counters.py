@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench import counters
 from gemm_model.bench.row_log import KeptTable
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.core.errors import MissingExtraError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from tests.bench import fakes
 
 HEADER = ["ID", "Kernel Name", "Push/Pop", "Block Size", "Grid Size", *counters.METRICS]

@@ -1,7 +1,5 @@
 """Names that profilers have shown for cuBLAS kernels, and what they say in our terms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

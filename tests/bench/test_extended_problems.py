@@ -12,6 +12,7 @@ import yaml
 
 torch = pytest.importorskip("torch")
 
+from gemm_model import GemmProblem, GroupedGemm, KernelConfig
 from gemm_model.bench import quack_fused, triton_kernels
 from gemm_model.bench.cublas import CublasProvider
 from gemm_model.bench.cutlass import build
@@ -24,9 +25,6 @@ from gemm_model.bench.sweep import problem_key, rows_of_table, shape_key
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.fields import problem_of_row
-from gemm_model.core.grouped import GroupedGemm
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 
 HOPPER = (9, 0)
 REFUSED = Path(__file__).with_name("not_run.yaml")

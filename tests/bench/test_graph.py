@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from gemm_model import GemmProblem, InputError, KernelConfig
 from gemm_model.bench.device import PairedTiming, in_turn
 from gemm_model.bench.provider import Rotation, rotation_of
 from gemm_model.bench.rows import Chain, Row, row_from_columns
 from gemm_model.bench.sweep import ChainOptions, chained
-from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from tests.bench import fakes
 from tests.bench.test_runner import arguments, measured, write_sizes
 from tests.cases import cases

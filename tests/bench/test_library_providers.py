@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.provider import CompileError, LibraryChoice, UnsupportedError
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 
 HOPPER = (9, 0)
 BF16 = GemmProblem.of(256, 512, 1024, "bf16")

@@ -14,13 +14,11 @@ import numpy as np
 import quack.cache as quack_cache
 import torch
 
+from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.bench import quack
 from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.bench.quack import placed_in
 from gemm_model.core.batch import batch_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases

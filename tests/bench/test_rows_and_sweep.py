@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemm_model import InputError, KernelConfig
 from gemm_model.bench import absent
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
@@ -21,8 +22,6 @@ from gemm_model.bench.sweep import (
     rows_of_table,
     shape_key,
 )
-from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem, swapped
 from tests.bench.fakes import FakeProvider
 

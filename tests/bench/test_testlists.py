@@ -1,7 +1,5 @@
 """The shipped test lists are what their script writes, and hold the shapes they promise."""
 
-from __future__ import annotations
-
 import pytest
 
 from gemm_model.tables.table import read_table

@@ -1,7 +1,5 @@
 """Calibration: it finds parameters that made the data, holds out honestly, and refuses bad tables."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time
@@ -10,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_model import GemmProblem, InputError
 from gemm_model.calibration.fit import DEFAULT_FREE, Donor, fit, free_from
 from gemm_model.calibration.observations import folds_of, observe, of_twins, size_groups
 from gemm_model.calibration.pick_residual_fit import calls_of
@@ -17,8 +16,6 @@ from gemm_model.calibration.residual_fit import HoldOut
 from gemm_model.calibration.run import Choices, KindResult, best_of_top, calibrate, full_names
 from gemm_model.calibration.tables import load_tables, measured_family
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
-from gemm_model.core.problem import GemmProblem
 from gemm_model.core.processes import local_processes
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time

@@ -1,7 +1,5 @@
 """Rows that are chosen to tell numbers apart."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Rows that do more than a plain product: stages of a fit of their own, after the kernel's own numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Plans: within the time, of what the card can run, equal for equal questions."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,20 +1,16 @@
 """From a new card to a calibration: which rows are measured, and which commands run."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gemm_model import cli
+from gemm_model import InputError, cli, load_gpu
 from gemm_model.calibration.planning import designed_rows
 from gemm_model.commands.calibrate import quick_calibration
 from gemm_model.config import CONFIG_DIR
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernels.feasibility import feasible_mask
 from gemm_model.kernels.registry import family_of

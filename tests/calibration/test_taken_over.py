@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.calibration.fit import free_from
 from gemm_model.calibration.observations import observe
 from gemm_model.calibration.report import report_text
 from gemm_model.calibration.residual_fit import borne_out, taken_forest
 from gemm_model.calibration.run import DONOR_KEPT, Choices, calibrate, surely_nearer
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.residual import TakenOver, load_residual, residual_beside, write_residual

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from gemm_model import GemmProblem, rank
+from gemm_model import GemmProblem, Ranker, load_gpu, rank
 from gemm_model.choice.portfolio import choose_portfolio
-from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import Against, against, best_of_each, rank_table, rank_table_against
-from gemm_model.core.gpu import load_gpu
 from gemm_model.kernels.registry import families, family_of
 from tests.cases import cases
 from tests.choice import test_ties as ties

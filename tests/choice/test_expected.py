@@ -1,16 +1,13 @@
 """Expected times over routings: means of single predictions, and the choice that is best by them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import gemm_model as gm
+from gemm_model import InputError, Routing
 from gemm_model.choice.expected import expected_time, rank_routing, routed
-from gemm_model.core.errors import InputError
-from gemm_model.core.routing import Routing
 
 ROUTING = Routing.parse("zipf:0.8", experts=16, tokens=256, top_k=4)
 PROBLEM = gm.GemmProblem.of(1024, 2048, 1024)

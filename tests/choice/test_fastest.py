@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from gemm_model import GemmProblem
+from gemm_model import GemmProblem, Ranker
 from gemm_model.choice import fastest as search
-from gemm_model.choice.selection import Ranker
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.prediction import LeastTimes
 from tests.kernel_model.test_least_time import problems

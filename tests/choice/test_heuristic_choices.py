@@ -3,10 +3,9 @@
 import pytest
 
 import gemm_model as gm
+from gemm_model import ConvProblem, load_gpu
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.choice.selection import Ranker, describe, parse_description
-from gemm_model.core.conv import ConvProblem
-from gemm_model.core.gpu import load_gpu
 from tests.cases import cases
 
 H200 = load_gpu("h200")

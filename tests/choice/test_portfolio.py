@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from gemm_model import GemmProblem, InputError, Ranker
 from gemm_model.choice.portfolio import _lagrangian_bound, choose_portfolio, select_columns
-from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError
-from gemm_model.core.problem import GemmProblem
 from tests.choice.test_selection import whole_kernels
 
 RANKER = Ranker("h200", model="WSPersistentGEMMModel")

@@ -6,10 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model import GemmProblem, predict
-from gemm_model.choice.selection import Ranker, rank
+from gemm_model import GemmProblem, InputError, Ranker, predict, rank
 from gemm_model.choice.table_ranking import rank_table
-from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import BatchPrediction
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.models import DEFAULT_MODEL

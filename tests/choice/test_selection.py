@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import gemm_model
-from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model import GemmProblem, InputError, KernelConfig, Prediction, predict
 from gemm_model.choice.fastest import kernel_times
 from gemm_model.choice.selection import (
     Call,
@@ -19,9 +19,7 @@ from gemm_model.choice.selection import (
     summed_band,
 )
 from gemm_model.choice.table_ranking import choices_of, rank_table
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu, with_sms
-from gemm_model.core.prediction import Prediction
 from gemm_model.kernels.candidates import Candidate, candidate_spaces, sizes_of
 from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL

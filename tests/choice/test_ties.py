@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from gemm_model import KernelConfig, Prediction
 from gemm_model.choice.fastest import _fastest_of, _tied_or_next, tie_groups
 from gemm_model.choice.selection import Choice, without_twins
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.prediction import Prediction
 from gemm_model.kernels.candidates import Candidate
 
 BAND = 0.05

@@ -1,17 +1,14 @@
 """Both classic models against the classic readme's printed figures and against numbers derived by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-from gemm_model import GemmProblem, KernelConfig, load_gpu, predict, predict_table
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict, predict_table
 from gemm_model.classic_models.ws_persistent import WSPersistentGEMMModel
 from gemm_model.core.dtypes import BlockScale, element_type
-from gemm_model.core.errors import InputError
 
 PRINTED = 1e-9
 

@@ -1,7 +1,5 @@
 """Problems beyond a plain product on the command line: numbers as in Python, one sentence for bad input."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """One vocabulary of options: what a verb is given is used or refused; help, lists, versions, completion."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,16 +1,13 @@
 """YAML files of strangers: plain values within limits, or one sentence, at once."""
 
-from __future__ import annotations
-
 import math
 import time
 
 import pytest
 
-from gemm_model import load_gpu
+from gemm_model import InputError, load_gpu
 from gemm_model.config import CONFIG_DIR, load_config, resolve_config
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
-from gemm_model.core.errors import InputError
 from gemm_model.core.settings import load_settings
 from tests.cases import cases
 

@@ -1,7 +1,5 @@
 """Written files: nothing but plain files is replaced, permissions stay, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -2,9 +2,8 @@
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 
 CONFIG = KernelConfig(cta_m=128, cta_n=128)
 

@@ -1,22 +1,15 @@
 """Epilogues, groups, routings, block scales and convolutions: what they mean, and which they refuse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from gemm_model import ConvProblem, Epilogue, GemmProblem, GroupedGemm, InputError, Routing
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
-from gemm_model.core.conv import ConvProblem
-from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields, problem_of_row
-from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kind_columns import kind_columns
-from gemm_model.core.problem import GemmProblem
-from gemm_model.core.routing import Routing
 from tests.cases import cases
 
 RESNET = "fprop n=32 c=64 h=56 w=56 k=128 r=3 s=3 stride=1 pad=1"

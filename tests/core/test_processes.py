@@ -1,7 +1,5 @@
 """Local processes end with the work that they were started for."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 

@@ -1,16 +1,13 @@
 """Data types, problems, configurations and GPU descriptions validate themselves."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multiplier_share, operand_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping, with_sms
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.settings import load_settings

@@ -1,7 +1,5 @@
 """A data set: CSV in and out without loss, several writers, damage named, another schema refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ A block with the comment `<!-- not run: reason -->` before it is checked as far 
 its commands are parsed, its Python is compiled. `<!-- needs PACKAGE -->` skips a block where that is missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

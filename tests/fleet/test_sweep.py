@@ -1,7 +1,5 @@
 """Sweeps on stand-in cards: every row once, whatever dies on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

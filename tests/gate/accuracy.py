@@ -4,8 +4,6 @@
 goes unnoticed. Rows that the calibration was fitted to are included: this is no judgement of the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -3,8 +3,6 @@
 `make golden` writes it; its diff shows a person which kernels a change moved, and by how much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.core.batch import GemmBatch, batch_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.calibration_file import Calibration
 from gemm_model.kernel_model.model import KernelModel
 

@@ -7,8 +7,6 @@ and `tests/FOLDER` runs on it until a test fails. Prints a line for each change 
 with 1 where fewer than LEAST_NOTICED were. A run of the tests for each change: minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

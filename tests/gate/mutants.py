@@ -3,8 +3,6 @@
 `make mutants` prints a line for each number that neither the golden table nor the accuracy figures notice.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """The shipped numbers of each room, as `make golden` found them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,18 +3,14 @@
 `make golden` writes the counts; their diff shows a person which families gained or lost kernels.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import yaml
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model import GemmProblem, InputError, load_gpu
 from gemm_model.core.kernel_config import SCHEDULES
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import candidate_spaces
 from gemm_model.kernels.registry import families, family_of
 

@@ -1,7 +1,6 @@
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model import InputError, load_gpu
 from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, instruction_tile, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of
 from tests.cases import cases

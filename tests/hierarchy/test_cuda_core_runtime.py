@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemm_model import InputError, load_gpu
 from gemm_model.bench.simt.ladder import LADDER
 from gemm_model.bench.simt.measurements import read_measurements
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput, tile_clocks
 from gemm_model.hierarchy.instructions import operand_wavefronts, work_per_k

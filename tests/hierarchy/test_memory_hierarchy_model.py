@@ -1,12 +1,9 @@
 import numpy as np
 import pytest
 
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.bench.simt.ladder import LADDER
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.hierarchy.cuda_core_runtime import runtime
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.model import runtime_parameters

@@ -2,10 +2,8 @@
 
 import pytest
 
+from gemm_model import InputError, KernelConfig, load_gpu
 from gemm_model.bench.simt.ladder import LADDER, RUNGS, SimtKernel, kernel_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.hierarchy.blocking import footprint
 from gemm_model.hierarchy.levels import datapath_of
 

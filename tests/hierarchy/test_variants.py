@@ -2,8 +2,7 @@
 
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model import InputError, load_gpu
 from gemm_model.hierarchy.blocking import blocking_of, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match

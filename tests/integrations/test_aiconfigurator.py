@@ -6,13 +6,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from gemm_model import AttentionProblem, GemmProblem, Ranker, load_gpu
 from gemm_model.attention.choice import rank_attention
-from gemm_model.choice.selection import Ranker
 from gemm_model.cli import main
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.attention import AttentionProblem
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.problem import GemmProblem
 from gemm_model.integrations import aiconfigurator as planner
 from gemm_model.integrations.huggingface import shapes_of
 from gemm_model.serving import planner_tables

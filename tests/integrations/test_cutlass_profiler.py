@@ -3,9 +3,7 @@ import json
 
 import pytest
 
-from gemm_model import predict_table
-from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError
+from gemm_model import InputError, Ranker, predict_table
 from gemm_model.integrations.cutlass_profiler import read_problems, read_results, write_test_list
 
 MODEL = "WSPersistentGEMMModel"

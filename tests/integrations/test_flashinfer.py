@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, predict
-from gemm_model.core.errors import InputError
+from gemm_model import GemmProblem, InputError, KernelConfig, predict
 from gemm_model.core.problem import swapped
 from gemm_model.integrations.flashinfer import rounded_up, write_tuning_cache
 from tests.cases import cases

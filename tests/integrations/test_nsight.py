@@ -6,10 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.integrations.profile import METRICS, CountedKernel, beside, read_export, with_parts
 from gemm_model.kernel_model.faults import COUNTS, FAULTS, counts_of, suspects
 from gemm_model.kernel_model.question import World

@@ -3,8 +3,7 @@ import pytest
 
 pytest.importorskip("nvMatmulHeuristics")
 
-from gemm_model import GemmProblem, KernelConfig
-from gemm_model.core.errors import InputError
+from gemm_model import GemmProblem, InputError, KernelConfig
 from gemm_model.integrations.nvmatmul import NvMatmulHeuristics, precision_of
 
 PROBLEM = GemmProblem.of(4096, 4096, 4096)

@@ -5,10 +5,7 @@ import json
 
 import pytest
 
-from gemm_model import predict
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, InputError, load_gpu, predict
 from gemm_model.integrations.profile import Launches, config_of, lay_beside, library_of, read_profile
 
 NVJET = "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT"

@@ -6,9 +6,7 @@ gemm_configs = pytest.importorskip("quack.gemm_config")
 
 import torch
 
-from gemm_model import GemmProblem, rank
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model import GemmProblem, InputError, load_gpu, rank
 from gemm_model.core.problem import swapped
 from gemm_model.integrations.quack import (
     candidate_of,

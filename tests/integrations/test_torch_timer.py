@@ -9,10 +9,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from gemm_model import GemmProblem, GemmTimer, rank
+from gemm_model import GemmProblem, GemmTimer, InputError, load_gpu, rank
 from gemm_model.core.block_scaling import BlockScaling
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.integrations.torch_operators import Attention, work_of
 from gemm_model.integrations.torch_timer import run_on_meta
 

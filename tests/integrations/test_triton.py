@@ -3,8 +3,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, predict
-from gemm_model.core.errors import InputError
+from gemm_model import GemmProblem, InputError, KernelConfig, predict
 from gemm_model.integrations.triton import config_from, problem_from, prune_configs_by, triton_perf_model
 
 MODEL = "WSPersistentGEMMModel"

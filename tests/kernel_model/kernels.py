@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
+from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.tile_schedule import tile_schedule

@@ -4,10 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model import predict
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
+from gemm_model import InputError, KernelConfig, load_gpu, predict
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernel_model.comparison import difference
 from gemm_model.kernel_model.question import World

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
-from gemm_model import explain, predict, rank
+from gemm_model import KernelConfig, explain, load_gpu, predict, rank
 from gemm_model.core.batch import batch_of
 from gemm_model.core.errors import GemmModelError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.explanation import tied

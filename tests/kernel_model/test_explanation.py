@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model import explain, predict
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, InputError, KernelConfig, explain, load_gpu, predict
 from gemm_model.kernel_model.question import World, parse_change
 from tests.cases import cases
 

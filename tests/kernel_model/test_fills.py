@@ -1,7 +1,5 @@
 """What arrives in shared memory bounds Blackwell's loads, however it is multicast."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

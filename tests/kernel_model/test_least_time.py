@@ -5,11 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gemm_model import GemmProblem, gpus
-from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.kernels.registry import families
+from gemm_model import GemmProblem, InputError, Ranker, families, gpus, load_gpu
 
 REGIMES = ("burst", "graph", "sustained", "counters")
 ROUNDING = 1e-12

@@ -5,10 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model import predict
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.kernel_model.measured import beside_measured
 from gemm_model.kernel_model.question import World
 

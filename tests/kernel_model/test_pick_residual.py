@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import gemm_model as gm
+from gemm_model import InputError, Ranker, load_gpu
 from gemm_model.calibration.pick_residual_fit import Calls, errors, held_out, pick_residual
-from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.pick_residual import (
     FEATURES,

@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gemm_model import GemmProblem, InputError, KernelConfig
 from gemm_model.config import load_gpu_mapping
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.placement import (
     ctas_of_fullest_gpc,

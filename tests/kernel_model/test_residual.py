@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_model import GemmProblem, KernelConfig, predict, predict_table
+from gemm_model import Epilogue, GemmProblem, KernelConfig, load_gpu, predict, predict_table
 from gemm_model.calibration.observations import FoldFit, folds_of, observe
 from gemm_model.calibration.report import write_calibration
 from gemm_model.calibration.residual_fit import catboost, corrected_fold_us, train, train_on
@@ -21,9 +21,7 @@ from gemm_model.calibration.run import CalibrationResult, Choices, calibrate
 from gemm_model.calibration.tables import CalibrationData
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.epilogue import Epilogue
 from gemm_model.core.errors import InputError, MissingExtraError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time

@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemm_model import GemmProblem, GroupedGemm, KernelConfig
 from gemm_model.core.batch import batch_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.grouped import GroupedGemm
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
+from tests.kernel_model.kernels import B200, H200
 
-H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
 CUTLASS = family_of("cutlass", H200)
 QUACK = family_of("quack", H200)
 

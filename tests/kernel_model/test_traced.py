@@ -2,8 +2,7 @@
 
 import pytest
 
-from gemm_model import GemmProblem
-from gemm_model.core.gpu import load_gpu
+from gemm_model import GemmProblem, load_gpu
 from gemm_model.kernel_model import traced
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.candidates import candidate_spaces

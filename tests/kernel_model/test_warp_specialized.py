@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model.api import predict
+from gemm_model import GemmProblem, KernelConfig, load_gpu, predict
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernels.feasibility import check
 from tests.cases import cases

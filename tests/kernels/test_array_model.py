@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 
-from gemm_model.choice.selection import Ranker
+from gemm_model import GemmProblem, KernelConfig, Ranker, load_gpu
 from gemm_model.config import load_config
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model, models
 
 # A shape that every model takes: 16 tokens, which the weight-prefetch kernel is for.

@@ -5,12 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model import KernelConfig, predict, rank
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict, rank
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import SCHEDULES
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
 from gemm_model.kernels.registry import families, family_of

@@ -3,10 +3,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import emit
 from tests.cases import cases

@@ -4,11 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.core.batch import batch_of, kernel_of, numbers_of
 from gemm_model.core.errors import RefusedKernelError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.feasibility import (
     check,
     feasible_mask,

@@ -7,12 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model import predict, predict_table
+from gemm_model import GemmProblem, InputError, load_gpu, predict, predict_table
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.core.kernel_config import KERNELS, KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.feasibility import check, resources_by_row, resources_of

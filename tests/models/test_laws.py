@@ -15,14 +15,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from gemm_model import GemmProblem, load_gpu
-from gemm_model.choice.selection import Ranker
+from gemm_model import GemmProblem, InputError, Ranker, families, load_gpu
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import RASTERS, SCHEDULES
 from gemm_model.kernels.feasibility import runnable_mask
-from gemm_model.kernels.registry import families
 from gemm_model.models import create_model
 from gemm_model.tables.table import batch_from_frame
 

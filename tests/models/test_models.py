@@ -4,10 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.models import create_model, lasting, models, require_known
 from tests.cases import cases
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
+from gemm_model import InputError, load_gpu
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.plan import plan_build
 

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gemm_model import GemmProblem, InputError, load_gpu
 from gemm_model.config import load_config
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import (

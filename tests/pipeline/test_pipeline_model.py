@@ -4,13 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemm_model.api import predict
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.config import load_config
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.models import create_model
 from gemm_model.pipeline.machine import CONSUMERS
 from gemm_model.pipeline.model import GpuRates, PipelineModel

@@ -2,10 +2,7 @@
 
 import pytest
 
-from gemm_model import GemmProblem
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.kernel_model.explanation import explain
+from gemm_model import GemmProblem, KernelConfig, explain, load_gpu
 from gemm_model.report.page import kernel
 
 PROBLEM, GPU = GemmProblem.of(512, 1024, 2048), load_gpu("h200")

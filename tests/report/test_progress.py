@@ -1,7 +1,5 @@
 """Long work says how far it is and how long it will still take; short work says nothing."""
 
-from __future__ import annotations
-
 from gemm_model.report.progress import Progress
 
 

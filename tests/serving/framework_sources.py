@@ -3,8 +3,6 @@
 A package is the one in GEMM_MODEL_FRAMEWORKS, or is downloaded once and unpacked into the user's cache.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib.util
 import os

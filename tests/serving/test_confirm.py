@@ -1,7 +1,5 @@
 """--confirm: the fastest of the best is kept, by a timer of the test or by vLLM's launchers on the CPU."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import count

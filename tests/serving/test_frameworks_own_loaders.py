@@ -1,7 +1,5 @@
 """vLLM's and SGLang's own code finds and reads the files that serve-configs writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

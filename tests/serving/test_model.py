@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_model import InputError, load_gpu
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
 from gemm_model.serving import choose, model
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import MoeCell

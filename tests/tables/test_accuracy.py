@@ -1,7 +1,5 @@
 """Accuracy figures, each against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Columns that ask for more than a plain product."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gemm_model import InputError, predict_table
-from gemm_model.choice.selection import Ranker
+from gemm_model import InputError, Ranker, predict_table
 from gemm_model.choice.table_ranking import problems_of_table, rank_table
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import read_table

@@ -1,7 +1,5 @@
 """Reading tables, and refusing damaged ones in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import string
 
@@ -11,11 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemm_model import predict_table
+from gemm_model import GemmProblem, InputError, KernelConfig, predict_table
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.tables.table import batch_from_frame, read_table
 from tests.conftest import CLASSIC_HEADER, CLASSIC_ROWS
 

@@ -3,11 +3,8 @@ from time import process_time
 import numpy as np
 import pytest
 
+from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.errors import InputError
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import kernel_timeline

@@ -2,9 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.core.errors import InputError
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
+from gemm_model import GemmProblem, InputError, KernelConfig
 from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine, load_machine, workload
 from gemm_model.timeline.rates import machine_of_traces, observed
 from gemm_model.timeline.simulator import simulate

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.gpu import load_gpu
-from gemm_model.core.kernel_config import KernelConfig
-from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline.kernel_timeline import cluster_coordinates
 
