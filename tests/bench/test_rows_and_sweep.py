@@ -10,7 +10,7 @@ from gemm_model import InputError, KernelConfig
 from gemm_model.bench import absent
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
-from gemm_model.bench.row_log import RowLog
+from gemm_model.bench.row_log import RowLog, command_line
 from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
 from gemm_model.bench.sweep import (
     ConfigFilter,
@@ -227,3 +227,8 @@ def test_a_dry_run_needs_no_library(gemm_model, tmp_path):
         before.get(f"gemm_model.bench.{name}") is sys.modules.get(f"gemm_model.bench.{name}")
         for name in PROVIDERS
     )
+
+
+def test_the_command_keeps_no_directory_of_the_machine(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/a/bin/gemm-model", "benchmark", "--output", "/b/c/t.csv", "x/y.csv"])
+    assert command_line() == "gemm-model benchmark --output t.csv x/y.csv"

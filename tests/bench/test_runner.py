@@ -3,25 +3,34 @@ import io
 import itertools
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gemm_model.bench import runner
-from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.rows import Outcome
+from gemm_model import GemmProblem, InputError, KernelConfig
+from gemm_model.bench import counters, runner
+from gemm_model.bench.device import PairedTiming, TimingSettings, in_turn, timing_settings
+from gemm_model.bench.provider import Rotation, rotation_of
+from gemm_model.bench.row_log import KeptTable
+from gemm_model.bench.rows import Chain, Outcome, Row, row_from_columns
+from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
+from gemm_model.bench.sweep import ChainOptions, chained
 from gemm_model.bench.worker import Worker
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.classic_scripts import benchmark_main
 from gemm_model.commands import benchmark
 from gemm_model.config import load_config
+from gemm_model.core.errors import MissingExtraError
 from tests.bench import fakes
+from tests.cases import cases
 
 ROOT = Path(__file__).parents[2]
 GOOD = (256, 512)
@@ -260,3 +269,326 @@ def test_without_a_gpu_the_exit_code_is_3(tmp_path):
 def test_timing_is_configured_as_the_settings_default():
     assert timing_settings(load_config()["timing"]) == TimingSettings()
     assert timing_settings(load_config(["timing.repeats=5"])["timing"]).repeats == 5
+
+
+L2_BYTES = 60e6
+
+
+def test_the_rotation_holds_weights_of_four_times_l2():
+    """A weight of 8192 x 4096 x 2 bytes is 67.1 MB: four of them are the first to exceed 240 MB."""
+    rotation = rotation_of(GemmProblem.of(16, 8192, 4096, "bf16"), L2_BYTES)
+    assert rotation == Rotation(weights=4, activations=4, outputs=4)
+    footprint = 4 * (8192 * 4096 * 2 + 16 * 4096 * 2 + 16 * 8192 * 2)
+    assert rotation.footprint_bytes(GemmProblem.of(16, 8192, 4096, "bf16")) == footprint
+
+
+def test_small_weights_are_copied_256_times_and_large_activations_less_often():
+    """A weight of 64 KB would need 3,663 copies; activations of 67.1 MB are cold with four."""
+    rotation = rotation_of(GemmProblem.of(131072, 128, 256, "bf16"), L2_BYTES)
+    assert (rotation.weights, rotation.activations) == (256, 4)
+    assert rotation.outputs == 8  # of 33.6 MB
+
+
+def test_huge_weights_still_take_turns():
+    assert rotation_of(GemmProblem.of(16, 65536, 16384, "bf16"), L2_BYTES).weights == 2
+
+
+def test_a_rotation_that_is_asked_for_is_taken():
+    problem = GemmProblem.of(16, 1024, 1024, "bf16")
+    assert rotation_of(problem, L2_BYTES, 3) == Rotation(weights=3, activations=3, outputs=3)
+    assert rotation_of(problem, L2_BYTES, 1) == Rotation(weights=1, activations=1, outputs=1)
+
+
+@pytest.mark.parametrize("part", [(0, 1), (0, 2), (1, 2)])
+def test_copies_of_a_rotation_lie_apart(part):
+    tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
+    problem = GemmProblem.of(40, 96, 256, "bf16")
+    pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
+    operands = pool.rotating(problem, Rotation(weights=7, activations=3, outputs=2), part)
+    assert len(operands) == 7
+    spans = set()
+    for name, copies, shape in (("a", 3, (40, 256)), ("b", 7, (96, 256)), ("out", 2, (40, 96))):
+        views = [getattr(each, name) for each in operands]
+        assert {tuple(view.shape) for view in views} == {shape}
+        assert all(view.data_ptr() % 16 == 0 for view in views)
+        starts = [view.data_ptr() for view in views]
+        assert len(set(starts)) == copies
+        assert starts[0] == starts[copies % 7]
+        spans |= {(start, start + 2 * shape[0] * shape[1]) for start in starts}
+    ordered = sorted(spans)
+    assert len(ordered) == 12
+    assert all(end <= following for (_, end), (following, _) in itertools.pairwise(ordered))
+
+
+def test_halves_of_the_pool_share_nothing():
+    tensors = pytest.importorskip("gemm_model.bench.tensors", reason="torch is not installed")
+    pool = tensors.OperandPool("cpu", seed=3, elements=2**20)
+    problem, rotation = GemmProblem.of(40, 96, 256, "bf16"), Rotation(weights=4, activations=4, outputs=4)
+    first, second = (pool.rotating(problem, rotation, (index, 2)) for index in range(2))
+    last = max(view.data_ptr() + 2 * view.numel() for each in first for view in (each.a, each.b))
+    assert last <= min(view.data_ptr() for each in second for view in (each.a, each.b))
+    assert max(each.out.data_ptr() for each in first) < min(each.out.data_ptr() for each in second)
+
+
+def row(**chain):
+    config = KernelConfig(cta_m=128, cta_n=128, kernel="quack", pdl=False)
+    problem, own = GemmProblem.of(64, 256, 512, "bf16"), Chain(**chain)  # type: ignore[arg-type]
+    return Row(kernel="quack", problem=problem, config=config, regime="graph", l2="rotated", chain=own)
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_a_row_is_read_back_as_it_was_written"))
+def test_a_row_is_read_back_as_it_was_written(chain):
+    cells = {name: str(value) for name, value in row(**chain).columns().items()}
+    assert row_from_columns(cells) == row(**chain)
+    assert cells["pdl"] == "0"
+
+
+@pytest.mark.parametrize(("kernel", "pdl"), [("quack", True), ("triton", False)])
+def test_a_librarys_own_way_of_launching_is_recorded(kernel, pdl):
+    config = KernelConfig(cta_m=128, cta_n=128, kernel=kernel)
+    known = replace(row(), kernel=kernel, config=config)
+    assert known.columns()["pdl"] == ""
+    (found,) = chained([known], ChainOptions())
+    assert found.config == replace(config, pdl=pdl)
+
+
+def test_rows_of_other_regimes_know_no_chain():
+    burst = Row(kernel="cublas", problem=GemmProblem.of(8, 8, 8), config=None)
+    assert not {"pdl", "rotation", "partner", "settled"} & set(burst.columns())
+
+
+def test_options_multiply_rows_and_never_repeat_one():
+    library = Row(kernel="cublas", problem=GemmProblem.of(8, 16, 32), config=None, regime="graph")
+    found = chained([row(), library, library], ChainOptions(pdl=(False, True), partner="swapped", rotation=2))
+    assert [(each.kernel, each.chain.partner, each.chain.rotation) for each in found] == [
+        ("quack", "64x512x256", 2),
+        ("quack", "64x512x256", 2),
+        ("cublas", "8x32x16", 2),
+    ]
+    assert [each.config.pdl for each in found if each.config] == [False, True]
+
+
+@pytest.mark.parametrize("partner", ["layernorm", "12x13", "0x1x2", "1x2xthree"])
+def test_an_unknown_partner_is_refused(partner):
+    with pytest.raises(InputError, match="partner"):
+        Chain(partner=partner)
+
+
+def graph(sizes, output, *more):
+    return arguments(sizes, output, "--regime", "graph", "--tiles", "128x64", "--swizzles", "8", *more)
+
+
+def test_each_row_tells_its_rotation_and_its_warm_share(tmp_path):
+    """Weights of 256 x 256 x 2 bytes: the fake L2 of 1 MiB makes 32 copies of 128 KiB."""
+    words = graph(write_sizes(tmp_path / "s.csv", (256,), (64,)), tmp_path / "out.csv", "--pdl", "0,1")
+    rows = {cells["pdl"]: cells for cells in measured(words)}
+    assert {pdl: cells["runtime_us"] for pdl, cells in rows.items()} == {"0": "32.0", "1": "31.5"}
+    cells = rows["1"]
+    of_the_chain = [cells[name] for name in ("regime", "l2", "rotation", "settled")]
+    assert of_the_chain == ["graph", "rotated", "0", "0"]
+    footprint = 32 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
+    assert (cells["weight_copies"], cells["footprint_bytes"]) == ("32", str(footprint))
+    assert float(cells["warm_share"]) == pytest.approx(2**20 / footprint, abs=5e-5)
+    assert (cells["graph_launches"], cells["partner_us"]) == ("64", "")
+
+
+def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path):
+    """The fake takes a microsecond a launch of the turn, less a half with PDL, plus a quarter settled."""
+    output = tmp_path / "out.csv"
+    sizes = write_sizes(tmp_path / "s.csv", (256,), (64,))
+    words = graph(sizes, output, "--rotation", "2", "--partner", "swapped", "--settled", "--pdl", "1")
+    (cells,) = measured(words)
+    assert (cells["rotation"], cells["weight_copies"], cells["partner"]) == ("2", "2", "64x256x256")
+    assert (cells["settled"], cells["partner_us"], cells["runtime_us"]) == ("1", "1.75", "2.25")
+    one_kernel = 2 * 2 * (256 * 256 + 64 * 256 + 64 * 256)
+    assert cells["footprint_bytes"] == str(2 * one_kernel)
+    assert cells["warm_share"] == "1.0"
+    again = ["--rows", str(output), "--output", str(tmp_path / "again.csv"), "--regime", "graph", *words[4:8]]
+    assert [cells["partner"] for cells in measured(again)] == ["64x256x256"]
+
+
+def test_replays_in_turn_cancel_what_drifts_evenly():
+    """Times 10, 12, 12, 10 us and a drift of 1 us a replay: 10, 13 and 14, 13, so gains of 3 and 1.
+
+    The standard error of two values 2 apart is sqrt(2) / sqrt(2) = 1.
+    """
+    assert in_turn("a", "b", 3) == ["a", "b", "b", "a", "a", "b"]
+    timing = PairedTiming.of([10.0, 13.0, 14.0, 13.0], 7, {})
+    assert timing.gains_us == (3.0, 1.0)
+    assert timing.columns() == {
+        **{"runtime_us": 11.5, "min_us": 10.0, "p90_us": pytest.approx(12.7), "count": 14},
+        **{"without_pdl_us": 13.5, "pdl_gain_us": 2.0, "pdl_gain_error_us": 1.0},
+    }
+
+
+def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path):
+    """The fake gains half a microsecond, and its drift of 0.1 us leaves gains of 0.6 and 0.4 us in turn.
+
+    Their standard error: sqrt(4 x 0.01 / 3) / sqrt(4) = 0.0577.
+    """
+    output = tmp_path / "out.csv"
+    words = graph(write_sizes(tmp_path / "s.csv", (256, fakes.LAUNCH_FAILS), (64,)), output)
+    rows = {cells["n"]: cells for cells in measured([*words, "--pdl", "paired"])}
+    cells = rows["256"]
+    assert (cells["paired"], cells["pdl"], cells["pdl_gain_us"]) == ("1", "1", "0.5")
+    assert cells["pdl_gain_error_us"] == "0.0577"
+    assert float(cells["without_pdl_us"]) - float(cells["runtime_us"]) == pytest.approx(0.5)
+    assert rows[str(fakes.LAUNCH_FAILS)]["disposition"] == "launch_failed"
+    again = ["--rows", str(output), "--regime", "graph", "--output", str(tmp_path / "again.csv"), *words[4:8]]
+    assert {cells["paired"] for cells in measured(again)} == {"1"}
+
+
+def test_a_rotation_that_does_not_fit_is_one_row_and_the_run_goes_on(tmp_path):
+    sizes = write_sizes(tmp_path / "s.csv", (256, 65536, fakes.LAUNCH_FAILS), (64,))
+    rows = measured(graph(sizes, tmp_path / "out.csv"))
+    found = {cells["n"]: (cells["disposition"], cells["detail"]) for cells in rows}
+    assert found["256"] == ("ok", "")
+    assert found["65536"] == ("out_of_memory", "a rotation of 2 copies does not fit")
+    assert found[str(fakes.LAUNCH_FAILS)][0] == "launch_failed"
+
+
+def test_the_norm_between_gemms_compiles_for_hopper():
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+
+    from gemm_model.bench.rms_norm import _rms_norm
+
+    types = {"source": "*bf16", "target": "*bf16", "width": "i32", "epsilon": "fp32", "BLOCK": "constexpr"}
+    source = triton.compiler.ASTSource(_rms_norm, types, {(4,): 1024})
+    assert "rsqrt" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+
+HEADER = ["ID", "Kernel Name", "Push/Pop", "Block Size", "Grid Size", *counters.METRICS]
+UNITS = [
+    "",
+    "",
+    "",
+    "",
+    "",
+    *("ns", "cycle", "byte", "byte", "byte", "sector", "sector", "%", "register", "byte"),
+]
+
+
+def csv_text(*rows):
+    quoted = [",".join(f'"{cell}"' for cell in row) for row in (HEADER, UNITS, *rows)]
+    return ["==PROF== Connected to process 1", *quoted, "==PROF== Disconnected"]
+
+
+def profiled(row_label, duration_ns, cycles):
+    name = ["0", "kernel", f"thread <default domain>:{row_label}:none", "(384, 1, 1)", "(2, 1, 66)"]
+    return [*name, duration_ns, cycles, "1,024", "0", "4,096.0", "128", "64", "87.5", "168", "230,400"]
+
+
+def test_counters_are_found_by_label_and_converted():
+    lines = csv_text(
+        profiled("gemm-row-1", "20,000", "35,000"), profiled("gemm-row-0", "1,234,500", "2,000,000")
+    )
+    found = counters.parse_profiler_csv(lines)
+    assert sorted(found) == [0, 1]
+    assert found[0]["duration_us"] == pytest.approx(1234.5)
+    assert found[1]["duration_us"] == found[1]["runtime_us"] == pytest.approx(20.0)
+    assert found[1]["sm_mhz"] == pytest.approx(35000 / 20.0)
+    assert found[1]["dram_read_bytes"] == 1024
+    assert found[1]["l2_bytes"] == 4096
+    assert found[1]["l2_hit_pct"] == 87.5
+    assert found[1]["grid"] == "(2 1 66)"
+
+
+def test_several_kernels_of_a_row_are_added():
+    short, long = profiled("gemm-row-3", "2,000", "3,000"), profiled("gemm-row-3", "10,000", "15,000")
+    lines = csv_text([*short[:4], "(9, 1, 1)", *short[5:]], long)
+    found = counters.parse_profiler_csv(lines)
+    assert found[3]["duration_us"] == pytest.approx(12.0)
+    assert found[3]["sm_cycles"] == 18000
+    assert found[3]["registers_per_thread"] == 168
+    assert found[3]["grid"] == "(2 1 66)"  # of the longest
+    assert found[3]["l2_read_sectors"] == 2 * 128
+
+
+@pytest.mark.parametrize("lines", [[], ["==ERROR== no GPU"], ['"ID","Kernel Name"']])
+def test_no_table_gives_no_counters(lines):
+    assert counters.parse_profiler_csv(lines) == {}
+
+
+def test_rows_behind_a_crash_are_left_for_the_next_group():
+    replies = [
+        {"disposition": "ok", "values": {"power_w": 90.0}},
+        {"disposition": "incorrect", "detail": "x"},
+    ]
+    merged = counters.merge_outcomes(5, replies, {0: {"duration_us": 1.0}}, ("crashed", "ncu ended"))
+    assert merged == [
+        Outcome(disposition="ok", values={"power_w": 90.0, "duration_us": 1.0}),
+        Outcome(disposition="incorrect", detail="x"),
+        Outcome(disposition="crashed", detail="ncu ended"),
+    ]
+
+
+def test_a_kernel_that_the_profiler_missed_is_no_result():
+    merged = counters.merge_outcomes(1, [{"disposition": "ok"}], {}, ("crashed", ""))
+    assert merged[0].disposition == "launch_failed"
+
+
+def test_without_the_profiler_the_extra_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingExtraError, match="ncu"):
+        counters.profiler_path()
+
+
+FAKE_NCU = """#!/bin/bash
+# Runs the command behind ncu's options and prints a table as ncu does, one kernel for each reply.
+while [ "$1" != "-m" ]; do last="$1"; shift; done
+"$last" "$@"
+replies="${@: -1}"
+echo '"ID","Kernel Name","gpu__time_duration.sum","sm__cycles_elapsed.max","Grid Size","Block Size"'
+echo '"","","ns","cycle","",""'
+index=0
+while read -r reply; do
+  line="'0','gemm-row-$index','2,000','3,000','(1, 1, 1)','(32, 1, 1)'"
+  case "$reply" in *'"ok"'*) echo "${line//\\'/\\"}";; esac
+  index=$((index + 1))
+done < "$replies"
+"""
+
+
+@pytest.fixture
+def fake_profiler(monkeypatch, tmp_path):
+    ncu = tmp_path / "ncu"
+    ncu.write_text(FAKE_NCU)
+    ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{root}:{root / 'src'}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake_profiler")
+def test_a_crash_under_the_profiler_costs_one_row(tmp_path):
+    rows = profiled_rows(256, 512, fakes.CRASHES, 768, 1280)
+    options = RunOptions(device="tests.bench.fakes:FakeDevice", rows_per_profiler=4)
+    kept = KeptTable(tmp_path / "out.csv", rows, {"gpu_uuid": fakes.UUID})
+    with closing(WorkerProcess(options.device)) as worker, kept.begun({}):
+        card = Card(worker)
+        sweep = Sweep(rows, kept, {fakes.UUID: card.description}, crew_of(card), options, lambda *_: None)
+        # The check finds the crash first; told that the row is fine, the profiled worker meets it.
+        sweep._time({place: {} for place in range(len(rows))}, {})
+    assert len(kept.done) == len(rows)
+    assert sweep.dispositions == {"ok": 4, "crashed": 1}
+    with (tmp_path / "out.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [row["disposition"] for row in written] == ["ok", "ok", "crashed", "ok", "ok"]
+    assert [row["n"] for row in written] == ["256", "512", str(fakes.CRASHES), "768", "1280"]
+    assert written[0]["sm_mhz"] == "1500.0"
+
+
+@pytest.mark.usefixtures("fake_profiler")
+def test_a_group_runs_under_the_profiler():
+    rows = profiled_rows(256, fakes.NO_MEMORY, 512, fakes.CRASHES, 768)
+    outcomes = counters.profile_rows(rows, "tests.bench.fakes:FakeDevice", 30.0)
+    assert [outcome.disposition for outcome in outcomes] == ["ok", "out_of_memory", "ok", "crashed"]
+    assert outcomes[2].values["sm_mhz"] == 1500.0
+    assert outcomes[2].values["power_w"] == 90.0
+
+
+def profiled_rows(*sizes):
+    kernel = {"kernel": fakes.FakeProvider.name, "config": KernelConfig(cta_m=128, cta_n=64)}
+    return [Row(problem=GemmProblem.of(64, n, 256), regime="counters", **kernel) for n in sizes]

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_model import InputError, load_gpu
-from gemm_model.hierarchy.blocking import blocking_of, parse_tiles
+from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, instruction_tile, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
-from gemm_model.hierarchy.matching import Grid, match, resident_grid
+from gemm_model.hierarchy.matching import Grid, match, multicast, output_bytes_per_fma, resident_grid, tiling
 from gemm_model.hierarchy.roofline import roofs
+from gemm_model.hierarchy.solve import solve
+from tests.cases import cases
 
 H200 = load_gpu("h200")
 CUDA_CORES = machine_of(H200, datapath_of(H200, "cuda_cores", "fp32"))
@@ -102,3 +104,142 @@ def test_each_roof_bounds_the_kernel_as_its_stage_does():
         assert roof.level == one.name
         assert roof.bound_tflops == pytest.approx(min(1, one.fraction) * CUDA_CORES.peak_tflops)
         assert (roof.flop_per_byte < roof.ridge_flop_per_byte) == (one.fraction < 1)
+
+
+FP32_DATAPATH = datapath_of(H200, "cuda_cores", "fp32")
+
+
+def tile(**changes):
+    values = {
+        "cta_m": 128, "cta_n": 128, "cta_k": 16, "warp_m": 32, "warp_n": 64, "thread_m": 8, "thread_n": 8,
+    }  # fmt: skip
+    return Blocking(**{**values, **changes})
+
+
+def test_footprint_counts_registers_and_shared_memory():
+    taken = footprint(tile(), H200, FP32_DATAPATH)
+    assert taken.threads == 256
+    # 64 accumulators, 2 x 16 operands, 32 for addresses.
+    assert taken.registers_per_thread == 128
+    assert taken.smem_bytes == 2 * (128 + 128) * 16 * 4
+    assert taken.ctas_per_sm == 65536 // (128 * 256) == 2
+
+
+def test_sums_of_tensor_cores_take_the_registers_of_warpgroups():
+    tensor_cores = datapath_of(H200, "tensor_cores", "bf16")
+    taken = footprint(blocking_of(parse_tiles(["cta:128x256"]), H200, tensor_cores, 3), H200, tensor_cores)
+    # Two warpgroups of 64 rows: 128 sums in each of their threads, and 24 registers.
+    assert (taken.threads, taken.registers_per_thread) == (256, 128 + 24)
+    assert taken.smem_bytes == 3 * (128 + 256) * 128
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_tiles_that_do_not_nest_are_refused"))
+def test_tiles_that_do_not_nest_are_refused(changes, part):
+    with pytest.raises(InputError, match=part):
+        tile(**changes)
+
+
+def test_instruction_tiles_of_the_architectures():
+    assert instruction_tile("sm90", 128, 256) == (64, 256)
+    assert instruction_tile("sm100", 128, 256) == (128, 256)
+    assert instruction_tile("sm80", 128, 128) == (64, 64)
+
+
+def test_missing_tiles_take_the_usual_choice():
+    found = blocking_of(parse_tiles(["thread:8x16"]), H200, FP32_DATAPATH, 2)
+    assert (found.warp_m, found.warp_n) == (32, 128)
+    assert (found.cta_m, found.cta_n, found.cta_k) == (128, 256, 16)
+
+
+EXTENTS = st.integers(1, 512)
+WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 4.0])
+
+
+def counted_amplification(m, n, k, a_bytes, b_bytes):
+    """Bytes taken over bytes loaded, by walking through every product of a tile."""
+    taken = sum(a_bytes + b_bytes for _ in range(m) for _ in range(n) for _ in range(k))
+    return taken / (sum(a_bytes for _ in range(m * k)) + sum(b_bytes for _ in range(n * k)))
+
+
+@pytest.mark.parametrize(("m", "n", "a", "b"), [(1, 1, 4, 4), (4, 4, 4, 4), (8, 3, 2, 2), (5, 7, 1, 2)])
+def test_tiling_counts_uses_of_each_byte(m, n, a, b):
+    assert tiling(m, n, a, b) == pytest.approx(counted_amplification(m, n, 3, a, b))
+
+
+@given(side=EXTENTS, a=WIDTHS, b=WIDTHS)
+def test_a_square_tile_amplifies_by_its_side(side, a, b):
+    assert tiling(side, side, a, b) == pytest.approx(side)
+
+
+@given(m=EXTENTS, n=EXTENTS, a=WIDTHS, b=WIDTHS)
+def test_a_longer_tile_amplifies_more_and_never_beyond_its_sides(m, n, a, b):
+    assert tiling(m + 1, n, a, b) > tiling(m, n, a, b)
+    assert min(m, n) - 1e-9 <= tiling(m, n, a, b) <= max(m, n) + 1e-9
+
+
+@given(m=EXTENTS, n=EXTENTS, rows=st.integers(1, 8), columns=st.integers(1, 8), a=WIDTHS, b=WIDTHS)
+def test_multicast_is_the_bytes_saved_by_sharing(m, n, rows, columns, a, b):
+    alone = rows * columns * (m * a + n * b)
+    together = rows * m * a + columns * n * b
+    assert multicast(m, n, rows, columns, a, b) == pytest.approx(alone / together)
+
+
+def test_partial_sums_come_and_go_for_every_slice():
+    assert output_bytes_per_fma(4096, 4, stationary=True) == pytest.approx(4 / 4096)
+    assert output_bytes_per_fma(16, 4, stationary=False) == pytest.approx(2 * 4 / 16)
+
+
+SHAPE = (4096, 4096, 4096)
+
+
+def machine(datapath="cuda_cores", dtype="fp32", gpu=H200):
+    return machine_of(gpu, datapath_of(gpu, datapath, dtype))
+
+
+def test_every_tile_of_the_frontier_fits_and_delivers_what_it_says():
+    one = machine()
+    found = solve(one, SHAPE, stages=2, target=0.9)
+    for candidate in found.frontier:
+        taken = footprint(candidate.blocking, H200, one.datapath)
+        grid = resident_grid(one, candidate.blocking, taken.ctas_per_sm, SHAPE)
+        assert match(one, candidate.blocking, grid).fraction_of_peak == candidate.fraction_of_peak
+    sizes = [candidate.tile_size for candidate in found.frontier]
+    fractions = [candidate.fraction_of_peak for candidate in found.frontier]
+    assert sizes == sorted(sizes)
+    assert fractions == sorted(fractions)
+
+
+def test_the_smallest_tile_reaches_the_target_and_nothing_smaller_does():
+    found = solve(machine(), SHAPE, stages=2, target=0.85)
+    assert found.smallest.fraction_of_peak >= 0.85
+    smaller = [c for c in found.frontier if c.tile_size < found.smallest.tile_size]
+    assert all(candidate.fraction_of_peak < 0.85 for candidate in smaller)
+    assert found.advice == ()
+
+
+def test_hopper_wants_wide_thread_tiles():
+    # 128 FMA/clk take every instruction slot, so the tile with the fewest loads per FMA is best: 8 x 16 is
+    # the largest whose accumulators leave room among 255 registers.
+    best = solve(machine(), SHAPE, stages=2, target=0.9).frontier[-1].blocking
+    assert sorted((best.thread_m, best.thread_n)) == [8, 16]
+
+
+def test_volta_is_content_with_smaller_ones():
+    # Half the FMA rate for the same slots: 4 x 4 suffices where Hopper needs 8 x 16.
+    volta = load_gpu("v100_sxm2")
+    found = solve(machine(gpu=volta), SHAPE, stages=2, target=1.0)
+    assert (found.smallest.blocking.thread_m, found.smallest.blocking.thread_n) == (4, 4)
+
+
+def test_what_to_change_where_no_tile_reaches_the_target():
+    found = solve(machine(), SHAPE, stages=2, target=1.0)
+    assert found.smallest is None
+    assert "limited by instruction slots" in found.advice[0]
+    assert "larger thread tile" in found.advice[1]
+
+
+def test_tensor_cores_need_wide_instructions_and_reach_the_peak():
+    found = solve(machine("tensor_cores", "bf16"), SHAPE, stages=3, target=1.0)
+    assert found.smallest is not None
+    assert found.smallest.blocking.mma_n >= 64
+    assert set(found.smallest_by_stage) >= {"dram -> l2", "l2 -> all SMs", "l2 -> one SM", "smem -> mma"}

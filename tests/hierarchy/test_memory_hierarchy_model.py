@@ -1,12 +1,20 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.bench.simt.ladder import LADDER
 from gemm_model.core.batch import batch_of
+from gemm_model.hierarchy.blocking import Blocking, blocking_of, parse_tiles
 from gemm_model.hierarchy.cuda_core_runtime import runtime
+from gemm_model.hierarchy.ladder_report import text_predictions
 from gemm_model.hierarchy.levels import datapath_of, machine_of
+from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
+from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
+from gemm_model.hierarchy.solve import solve
+from gemm_model.hierarchy.variants import bank_conflicts, exchange_clk, variant
 from gemm_model.models import create_model, model_for
 
 H200 = load_gpu("h200")
@@ -97,3 +105,192 @@ def test_bad_options_and_rows():
             KernelConfig(cta_m=128, cta_n=128, mma_m=2),
             datapath="cuda_cores",
         )
+
+
+MACHINE = machine_of(H200, datapath_of(H200, "tensor_cores", "bf16"))
+BLOCKING = blocking_of(parse_tiles(["cta:128x256x64"]), H200, MACHINE.datapath, 4)
+GRID = Grid(rows=8, columns=16, k=4096)
+
+
+def fractions(machine):
+    return {stage.name: stage.fraction for stage in match(machine, BLOCKING, GRID).stages}
+
+
+def test_compression_and_bank_conflicts_change_the_rates_of_their_levels():
+    plain, packed = fractions(MACHINE), fractions(variant(MACHINE, "compression 1.5"))
+    twice = fractions(variant(MACHINE, "bank_conflicts 2"))
+    for name, fraction in plain.items():
+        packs = name in ("dram -> l2", "l2 -> all SMs")
+        assert packed[name] == pytest.approx(fraction * (1.5 if packs else 1.0))
+        assert twice[name] == pytest.approx(fraction / (2.0 if name == "smem -> mma" else 1.0))
+
+
+def test_sparsity_doubles_the_rate_and_halves_the_bytes_of_a():
+    sparse = variant(MACHINE, "sparsity 2:4").datapath
+    assert sparse.fma_per_clk == 2 * MACHINE.datapath.fma_per_clk
+    # Half of the elements of 2 bytes, each with 2 bits that tell its place.
+    assert sparse.a_bytes == 1.0 + 0.125
+    assert sparse.b_bytes == 2.0
+
+
+@pytest.mark.parametrize("words", ["compression 0.5", "sparsity 4:2", "sparsity 0:4", "speed 2"])
+def test_changes_that_make_no_machine_are_refused(words):
+    with pytest.raises(InputError, match="expected 'compression 1.5'"):
+        variant(MACHINE, words)
+
+
+@pytest.mark.parametrize(("row_bytes", "clocks"), [(128, 32), (132, 1), (136, 2), (64, 16), (4, 1)])
+def test_rows_a_word_longer_have_no_bank_conflicts(row_bytes, clocks):
+    banks = [row * row_bytes // 4 % 32 for row in range(32)]
+    assert bank_conflicts(row_bytes) == clocks == max(banks.count(bank) for bank in banks)
+
+
+def test_partial_sums_cost_less_through_a_cluster_than_through_l2():
+    found = exchange_clk(MACHINE, BLOCKING, 4096, 4)
+    assert found["math"] == pytest.approx(128 * 256 * 1024 / MACHINE.datapath.fma_per_clk)
+    assert found["dsmem"] == pytest.approx(128 * 256 * 4 * 0.75 / H200.l2_read_bytes_per_clk_per_sm)
+    assert found["dsmem"] < found["l2"] / 2
+
+
+def test_hardware_that_is_enough_feeds_the_datapath():
+    for stage in match(MACHINE, BLOCKING, GRID).stages:
+        assert stage.enough_bytes_per_clk * stage.fraction == pytest.approx(stage.bytes_per_clk)
+
+
+@pytest.fixture
+def a100():
+    gpu = load_gpu("a100_sxm_80gb")
+    return machine_of(gpu, datapath_of(gpu, "cuda_cores", "fp32"))
+
+
+def test_dram_share_of_one_a100_sm(a100):
+    # 2039 GB/s over 108 SMs at 1.41 GHz; the text cuts 13.39 to 13.3.
+    assert a100.level("dram").bytes_per_clk == pytest.approx(2039e9 / (108 * 1.41e9), rel=1e-3)
+
+
+def test_cuda_cores_demand_512_bytes_a_clock_4_times_shared_memory_s_and_38_times_dram_s(a100):
+    assert a100.datapath.demand_bytes_per_clk == 64 * 2 * 4 == 4 * a100.level("smem").bytes_per_clk
+    assert round(512 / a100.level("dram").bytes_per_clk) == 38
+
+
+def test_ridge_of_4_8_fma_per_byte(a100):
+    assert ridge_fma_per_byte(a100) == pytest.approx(64 / 13.39, rel=1e-3)
+
+
+def test_intensity_of_4096_cubed_per_element_and_per_byte():
+    # 4096^3 FMAs over 3 x 4096^2 elements is 4096 / 3; each element is 4 bytes.
+    assert elements_intensity(4096, 4096, 4096) == pytest.approx(4096 / 3)
+    assert byte_intensity(4096, 4096, 4096, 4, 4, 4) == pytest.approx(4096 / 12)
+
+
+def blocking(side, thread):
+    return Blocking(
+        cta_m=side, cta_n=side, cta_k=8, warp_m=4 * thread, warp_n=8 * thread, thread_m=thread,
+        thread_n=thread, vector=1,
+    )  # fmt: skip
+
+
+def test_a_4x4_thread_tile_matches_shared_memory_and_a_64x64_cta_tile_matches_dram(a100):
+    grid = Grid(rows=1, columns=1, k=4096)
+    matched = match(a100, blocking(64, 4), grid, reuse_in_l2=False)
+    dram, smem = matched.stages[0], matched.stages[1]
+    assert (dram.name, smem.name) == ("dram -> smem", "smem -> registers")
+    assert smem.amplification == 4
+    assert smem.fraction == 1
+    assert dram.amplification == 64
+    assert dram.fraction == pytest.approx(64 * 13.39 / 512, rel=1e-3)
+
+
+def test_without_amplification_dram_gives_2_6_percent_and_shared_memory_a_quarter(a100):
+    # 13.39 / 512 and 128 / 512.
+    unstaged = Blocking(
+        cta_m=1, cta_n=32, cta_k=1, warp_m=1, warp_n=32, thread_m=1, thread_n=1, stages=0, vector=1,
+        b_major="n",
+    )  # fmt: skip
+    naive = match(a100, unstaged, Grid(rows=1, columns=1, k=4096), reuse_in_l2=False)
+    assert naive.stages[0].fraction == pytest.approx(13.39 / 512, rel=1e-3)
+    shared = match(a100, blocking(32, 1), Grid(rows=1, columns=1, k=4096), reuse_in_l2=False)
+    assert shared.stages[1].fraction == 0.25
+
+
+def test_the_inverse_finds_tiles_that_amplify_enough(a100):
+    found = solve(a100, (4096, 4096, 4096), stages=2, target=1.0, reuse_in_l2=False)
+    assert found.smallest is not None
+    tile = found.smallest.blocking
+    assert 2 * tile.cta_m * tile.cta_n / (tile.cta_m + tile.cta_n) >= 512 / 13.39
+    assert (tile.thread_m, tile.thread_n) == (4, 4)
+
+
+def test_the_three_v100_kernels():
+    gpu = load_gpu("v100_sxm2")
+    rows = text_predictions(machine_of(gpu, datapath_of(gpu, "cuda_cores", "fp32")), runtime_parameters())
+    naive, shared, registers = rows
+    assert [round(100 * row["measured_of_cublas"]) for row in rows] == [16, 31, 88]
+    # One line of A and one of B for 32 FMAs, or two loads from shared memory: 16 of 64 FMA/clk.
+    assert naive["bound_tflops"] == shared["bound_tflops"] == pytest.approx(0.25 * 15.6672)
+    # 4 x 4 outputs a thread match 128 B/clk to 512.
+    assert registers["bound_tflops"] == pytest.approx(15.6672)
+    # The parameters are the H200's. The naive kernel is predicted twice too fast: the text does not say which
+    # threads it uses, so only its bound is asserted.
+    assert shared["predicted_tflops"] == pytest.approx(3.7, rel=0.15)
+    assert registers["predicted_tflops"] == pytest.approx(10.7, rel=0.15)
+    assert naive["measured_tflops"] < naive["bound_tflops"]
+
+
+TABLE = Path(__file__).parents[2] / "data/measurements/h200/simt.csv.gz"
+
+
+def test_the_picture_as_json(answer):
+    found = answer("hierarchy", "--gpu", "a100_sxm_80gb", "--no-l2", "--tile", "thread:4x4")
+    result = found["result"]
+    assert [level["level"] for level in result["levels"]] == ["dram", "l2", "smem", "registers"]
+    assert found["rows"][0]["required"] == pytest.approx(38.24, rel=1e-3)
+    assert result["figures"]["intensity_fma_per_byte"] == pytest.approx(4096 / 12)
+    modes = result["fraction_of_peak_by_output_mode"]
+    assert modes["ignored"] >= modes["once"] >= modes["each_slice"]
+
+
+def test_the_picture_as_table_and_csv(gemm_model):
+    tensor_cores = ("--datapath", "tensor_cores", "--dtype", "bf16", "--tile", "cta:128x32")
+    assert "smem -> mma" in gemm_model("hierarchy", *tensor_cores).out
+    out = gemm_model("hierarchy", "--format", "csv").out
+    assert out.splitlines()[0].startswith("stage,bytes_per_clk,tile")
+
+
+def test_solve(answer, tmp_path):
+    plot = tmp_path / "frontier.svg"
+    document = answer("hierarchy", "--solve", "--plot", plot)
+    assert document["result"]["smallest"]["fraction_of_peak"] >= 0.9
+    assert document["rows"][-1]["limiting_stage"] == "instruction slots"
+    assert plot.read_text().count("<svg") == 1
+    assert "frontier.svg" in document["err"]
+
+
+def test_solve_says_what_to_change(gemm_model):
+    found = gemm_model("hierarchy", "--solve", "--target", "1.0")
+    assert "FRONTIER" in found.out
+    assert "no tile reaches 100% of peak" in found.err
+
+
+def test_ladder_against_measurements(gemm_model, tmp_path):
+    if not TABLE.is_file():
+        pytest.skip("the measurements are not beside this checkout")
+    plot = tmp_path / "ladder.png"
+    assert "BY RUNG" in gemm_model("hierarchy", "--ladder", "--measurements", TABLE, "--plot", plot).out
+    assert plot.stat().st_size > 10_000
+
+
+def test_the_text_s_kernels(answer):
+    rows = answer("hierarchy", "--text")["rows"]
+    assert [row["measured_tflops"] for row in rows] == [1.9, 3.7, 10.7]
+
+
+def test_ladder_of_another_gpu(answer):
+    rows = answer("hierarchy", "--ladder", "--gpu", "a100_sxm_80gb")["rows"]
+    assert {row["rung"] for row in rows} == {"naive", "shared", "registers", "pipelined"}
+
+
+def test_roofline_plot(answer, tmp_path):
+    plot = tmp_path / "roofline.png"
+    answer("hierarchy", "--plot", plot)
+    assert plot.read_bytes().startswith(b"\x89PNG")

@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict, rank
-from gemm_model.core.batch import batch_of
+from gemm_model import GemmProblem, InputError, KernelConfig, Ranker, load_gpu, predict, rank
+from gemm_model.config import load_config
+from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.kernel_config import SCHEDULES
 from gemm_model.kernels.candidates import candidate_spaces, sizes_of
 from gemm_model.kernels.feasibility import check, feasible_mask
 from gemm_model.kernels.registry import families, family_of
+from gemm_model.models import create_model, models
 from tests.cases import cases
 
 H200 = load_gpu("h200")
@@ -170,3 +172,31 @@ def test_kernels_of_cublas_before_hopper_are_those_of_published_names():
         wide = {(64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128)}
         # Narrow tiles leave K whole.
         assert tiles == (wide if space.splits else wide | {(16, 16), (32, 32)})
+
+
+# A shape that every model takes: 16 tokens, which the weight-prefetch kernel is for.
+PROBLEM = GemmProblem.of(4096, 16, 4096, "bf16")
+CONFIG = KernelConfig(cta_m=128, cta_n=64)
+
+
+@pytest.mark.parametrize("name", models())
+def test_a_row_of_numbers_gets_what_its_batch_gets(name):
+    model = create_model(name, load_gpu("h200"), load_config([f"model={name}"])["model_opts"])
+    of_batch = model.predict_batch(batch_of([(PROBLEM, CONFIG)])).row(0)
+    of_row = model.predict_row(numbers_of(PROBLEM, CONFIG))
+    assert of_row.runtime_us > 1
+    assert (of_row.runtime_us, of_row.limiter, of_row.caveats) == (
+        of_batch.runtime_us,
+        of_batch.limiter,
+        of_batch.caveats,
+    )
+
+
+def test_the_evaluation_of_a_grid_is_that_of_its_rows():
+    ranker = Ranker("h200", model="WSPersistentGEMMModel")
+    grid = ranker.spaces(PROBLEM)[0].grid_of(PROBLEM)
+    by_row = ranker.model.predict_batch(grid.rows()).runtime_us
+    found = ranker.model.evaluate(grid).runtime_us
+    assert found.shape == grid.shape
+    assert (found.T.reshape(-1) == by_row).all()
+    assert np.isfinite(found).all()

@@ -1,12 +1,21 @@
 """Validity of configurations, against the rules worked out by hand."""
 
+import copy
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
+
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
+import gemm_model as gm
 from gemm_model import GemmProblem, KernelConfig, load_gpu
+from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import batch_of, kernel_of, numbers_of
-from gemm_model.core.errors import RefusedKernelError
+from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code, load_compiled_code
 from gemm_model.kernels.feasibility import (
     check,
     feasible_mask,
@@ -18,6 +27,7 @@ from gemm_model.kernels.triton import mmas_ahead
 from gemm_model.tables.table import batch_from_frame
 from tests.cases import cases
 from tests.conftest import ROOT
+from tests.typed_numbers import calibration
 
 H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
 
@@ -165,3 +175,70 @@ def test_math_that_the_tensor_cores_queue_waits_for_no_load(tile, instructions):
     cta_m, cta_k = tile
     share = found("bf16", config(cta_m, 128, kernel="triton", cta_k=cta_k)).math_in_round_trip
     assert share == pytest.approx(max(1.0 - mmas_ahead() / instructions, 0.0))
+
+
+def problem(words):
+    return gm.GemmProblem.of(256, 4096, 1024, "bf16", "e4m3", epilogue=words)
+
+
+@pytest.mark.parametrize(
+    *cases(__file__, "test_a_tile_holds_whole_blocks_of_outputs_that_are_scaled_together")
+)
+def test_a_tile_holds_whole_blocks_of_outputs_that_are_scaled_together(words, cta_n, fits):
+    config = gm.KernelConfig(cta_m=64, cta_n=cta_n, cta_k=64, stages=3, warps=4, kernel="triton")
+    reason = check(problem(words), config, gm.load_gpu("h200"))
+    assert (reason is None) == fits, reason
+    assert fits or ("64x" in reason and "128 columns of output" in reason)
+
+
+def test_no_other_tile_is_ranked():
+    ranker = Ranker(gm.load_gpu("h200"), family="triton", options={"residual": "off"})
+    found = ranker.rank(problem("gated_silu,quantize_1x128"), 8)
+    assert {choice.candidate.config.cta_n for choice in found.choices} == {256}
+
+
+SHIPPED = yaml.safe_load(COMPILED_CODE.read_text())
+
+
+def test_quack_has_counts_of_its_own_and_others_have_those_of_nvcc():
+    quack = compiled_code("quack")
+    assert quack.tiles() == [
+        (256, 256, 137, 18),
+        (288, 96, 99, 3),
+        (320, 160, 162, 7),
+        (384, 128, 202, 24),
+        (384, 192, 218, 53),
+        (400, 80, 203, 7),
+        (416, 208, 247, 76),
+    ]
+    assert (quack.waits["others"], quack.working_registers) == (2, 30)
+    assert (quack.split_waits, quack.beside_drain_clk) == (3, 28)
+    for family in ("cutlass", "cublas", "triton"):
+        assert compiled_code(family).tiles() == []
+        assert (compiled_code(family).waits, compiled_code(family).working_registers) == ({"others": 3}, 30)
+        # What is not told of a family is no part of its calibrations' fingerprints.
+        assert set(compiled_code(family).values()) == {"working_registers", "moved_registers", "waits"}
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_a_wrong_file_is_refused_in_a_sentence"))
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, changes, said):
+    """Each change puts a value in place of another one; null leaves it out."""
+    found = copy.deepcopy(SHIPPED)
+    for place, value in changes.items():
+        *folders, name = place.split("/")
+        of = reduce(getitem, folders, found["compiled_code"])
+        of.pop(name, None)
+        of |= {} if value is None else {name: value}
+    path = tmp_path / "compiled_code.yaml"
+    path.write_text(yaml.safe_dump(found))
+    with pytest.raises(InputError, match=said) as refused:
+        load_compiled_code(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_another_count_gives_a_calibration_another_fingerprint(monkeypatch):
+    before = calibration().fingerprint()
+    known = compiled_code("quack")
+    others = replace(known, waits={**known.waits, "others": 2.5})
+    monkeypatch.setattr("gemm_model.kernel_model.calibration_file.compiled_code", lambda _family: others)
+    assert calibration().fingerprint() != before

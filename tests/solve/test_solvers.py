@@ -1,9 +1,12 @@
 import sys
+from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import pipeline_cross_validation as ways
 from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import (
@@ -11,6 +14,7 @@ from gemm_model.pipeline.machine import (
     PipelineMachine,
     TileSpace,
     load_machine,
+    machine_names,
     workload,
 )
 from gemm_model.solve.exact import OBJECTIVES, legal_candidates, solve_exact
@@ -138,3 +142,82 @@ def test_without_z3_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "z3", None)
     with pytest.raises(MissingExtraError, match=r"gemm-model\[smt\]"):
         solve_smt(64, 64, 64, load_machine("balanced"))
+
+
+CORNERS = set(product((32, 1024), repeat=3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", machine_names())
+def test_all_ways_agree_on_a_sample_with_the_corners(name):
+    found = ways.cross_validate(
+        load_machine(name), ways.sample_problems(120, seed=5), [(1024, 1024, 1024), (96, 800, 352)]
+    )
+    assert found.mismatches == ()
+    assert found.problems == 120
+    assert found.smt_problems == 2
+
+
+def test_the_sample_holds_the_corners_and_is_seeded():
+    problems = ways.sample_problems(40, seed=1)
+    assert set(problems) >= CORNERS
+    assert problems == ways.sample_problems(40, seed=1) != ways.sample_problems(40, seed=2)
+    assert len(ways.all_problems()) == 32**3
+
+
+def test_a_wrong_time_is_reported(monkeypatch):
+    def one_picosecond_off(*problem):
+        right = cross_validation_solve(*problem)
+        return replace(right, best=replace(right.best, time_ps=right.best.time_ps + 1))
+
+    cross_validation_solve = ways.solve_exact
+    monkeypatch.setattr(ways, "solve_exact", one_picosecond_off)
+    found = ways.cross_validate(load_machine("balanced"), [(64, 64, 64)])
+    assert len(found.mismatches) == 1
+
+
+PROBLEM = ["solve", "--m", 512, "--n", 512, "--k", 512, "--machine"]
+LARGE = ["solve", "--m", 4096, "--n", 4096, "--k", 4096, "--gpu"]
+
+
+def test_both_methods_with_the_reason(answer):
+    found = answer(*PROBLEM, "balanced", "--method", "both")
+    best, runner_up = found["rows"]
+    assert best["tile"] == "64x64x128"
+    assert runner_up["predicted_us"] >= best["predicted_us"]
+    assert "proven optimal" in found["err"]
+    assert "bound by" in found["err"]
+
+
+def test_waiting_as_the_goal(gemm_model):
+    assert "64x64x32" in gemm_model(*PROBLEM, "math_bound", "--objective", "wait", "--method", "smt").out
+
+
+@pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
+def test_a_gpus_own_kernels(schedule, answer):
+    best = answer(*LARGE, "h200", "--schedule", schedule)["rows"][0]
+    tile_m, tile_n, _ = map(int, best["tile"].split("x"))
+    # A tile that the Hopper kernels offer for the schedule, and that their registers hold.
+    assert tile_m in ((64, 128, 192) if schedule == "pingpong" else (64, 128, 192, 256))
+    assert tile_m * tile_n <= (128 * 208 if schedule == "pingpong" else 256 * 208)
+
+
+def test_pairs_of_ctas(answer):
+    best = answer(*LARGE, "b200_sxm", "--schedule", "2cta", "--dtype", "fp8")["rows"][0]
+    assert best["tile"].startswith(("64x", "128x"))
+
+
+def test_a_time_out_reports_the_best_so_far_with_exit_code_4(monkeypatch, gemm_model):
+    from gemm_model.commands import solve
+    from gemm_model.solve.smt import solve_smt
+
+    def cut_short(*sizes, **options):
+        from dataclasses import replace
+
+        return replace(solve_smt(*sizes, **options), proven=False)
+
+    monkeypatch.setattr(solve, "solve_smt", cut_short)
+    found = gemm_model(*PROBLEM, "balanced", "--method", "smt")
+    assert found.code == 4
+    assert "64x64x128" in found.out
+    assert "no proof within" in found.err
