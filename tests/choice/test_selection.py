@@ -1,29 +1,29 @@
 import math
 from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import gemm_model
-from gemm_model import GemmProblem, InputError, KernelConfig, Prediction, predict
+from gemm_model import GemmProblem, InputError, KernelConfig, Prediction, Ranker, predict, rank
 from gemm_model.choice.fastest import kernel_times
-from gemm_model.choice.selection import (
-    Call,
-    Choice,
-    Ranker,
-    comparison,
-    describe,
-    parse_description,
-    rank,
-    summed_band,
-)
+from gemm_model.choice.portfolio import _lagrangian_bound, choose_portfolio, select_columns
+from gemm_model.choice.selection import Call, Choice, comparison, describe, parse_description, summed_band
 from gemm_model.choice.table_ranking import choices_of, rank_table
 from gemm_model.core.gpu import load_gpu, with_sms
+from gemm_model.core.prediction import BatchPrediction
+from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernels.candidates import Candidate, candidate_spaces, sizes_of
 from gemm_model.kernels.registry import families, family_of
 from gemm_model.models import DEFAULT_MODEL
 from tests.cases import cases
+from tests.typed_numbers import calibration_with_residual
 
 CLASSIC = "WSPersistentGEMMModel"
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
@@ -304,3 +304,205 @@ def test_a_kernel_is_described_by_what_is_not_usual():
     along = replace(usual, config=replace(usual.config, raster="along_m"))
     assert ",raster=along_m" in describe(along)
     assert "raster" not in describe(usual)
+
+
+SHAPES = [(16, 4096, 7168), (128, 4096, 4096), (4096, 4096, 4096), (8192, 1024, 2048), (2048, 512, 16384)]
+PROBLEMS = [GemmProblem.of(*shape) for shape in SHAPES]
+
+
+def optimum(cost, count):
+    columns = range(cost.shape[1])
+    return min(cost[:, list(chosen)].min(axis=1).sum() for chosen in combinations(columns, count))
+
+
+@settings(max_examples=40)
+@given(cost=arrays(float, (7, 8), elements=st.floats(1.0, 3.0)), count=st.integers(1, 4))
+def test_the_choice_is_the_optimum_of_all_choices(cost, count):
+    found = select_columns(cost, count)
+    best = optimum(cost, count)
+    assert found.cost == pytest.approx(best, rel=1e-6)
+    assert found.lower_bound <= best * (1 + 1e-9)
+    assert found.gap <= 1e-6
+    assert len(found.chosen) <= count
+
+
+@settings(max_examples=40)
+@given(cost=arrays(float, (6, 7), elements=st.floats(1.0, 9.0)), count=st.integers(1, 3))
+def test_the_relaxation_never_exceeds_the_optimum(cost, count):
+    best = optimum(cost, count)
+    bound, penalties = _lagrangian_bound(cost, count, best)
+    assert bound <= best * (1 + 1e-9)
+    for column, penalty in enumerate(penalties):
+        with_column = [c for c in combinations(range(cost.shape[1]), count) if column in c]
+        cheapest = min(cost[:, list(chosen)].min(axis=1).sum() for chosen in with_column)
+        assert bound + penalty <= cheapest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_choice_that_is_called_the_best_is_the_best(seed, monkeypatch):
+    """Some relaxations leave a gap, which the search over the columns that can matter has to close."""
+    monkeypatch.setattr("gemm_model.choice.portfolio.EXACT_SEARCH_CELLS", 10 * 12)
+    draw = np.random.default_rng(seed)
+    cost, count = 1.0 + 2.0 * draw.random((10, 12)), int(draw.integers(2, 5))
+    found = select_columns(cost, count)
+    assert found.gap <= 1e-6
+    assert found.cost == pytest.approx(optimum(cost, count), rel=1e-6)
+
+
+def test_columns_that_cannot_serve_a_row_are_infinite():
+    cost = np.array([[1.0, np.inf], [np.inf, 1.0]])
+    assert select_columns(cost, 2).chosen == (0, 1)
+    with pytest.raises(InputError, match="no 1 kernels serve every problem"):
+        select_columns(cost, 1)
+    assert select_columns(np.zeros((2, 2)), 1).gap == 0.0
+
+
+def test_one_kernel_is_the_best_of_all_single_kernels():
+    found = choose_portfolio(PROBLEMS, RANKER, 1)
+    space = whole_kernels(RANKER, PROBLEMS[0])[0]
+    times = np.array([whole_kernels(RANKER, problem)[2] for problem in PROBLEMS])
+    by_kernel = times.reshape(len(PROBLEMS), space.kernels, -1).min(axis=2)
+    ratios = (by_kernel / by_kernel.min(axis=1, keepdims=True)).mean(axis=0)
+    assert found.mean_loss == pytest.approx(ratios.min() - 1)
+    assert found.gap <= 1e-6
+
+
+def test_more_kernels_lose_less_and_enough_lose_nothing():
+    losses = [choose_portfolio(PROBLEMS, RANKER, count).mean_loss for count in (1, 2, 3, len(PROBLEMS))]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_each_shape_runs_its_own_kernel_with_its_own_order():
+    found = choose_portfolio(PROBLEMS, RANKER, 2)
+    assert found.best_us == pytest.approx(
+        [RANKER.rank(problem, 1).best.prediction.runtime_us for problem in PROBLEMS]
+    )
+    for position, order in zip(found.served_by, found.orders, strict=True):
+        kernel = found.kernels[position]
+        assert (order.config.cta_m, order.config.cta_n) == (kernel.config.cta_m, kernel.config.cta_n)
+        assert order.swap_ab == kernel.swap_ab
+
+
+def test_weights_move_the_choice():
+    heavy = [1e6, 1.0, 1.0, 1.0, 1.0]
+    assert choose_portfolio(PROBLEMS, RANKER, 1, heavy).loss[0] == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("problems", "count", "weights", "words"),
+    [
+        ([], 1, None, "no problems"),
+        (PROBLEMS, 0, None, "max_kernels is 0"),
+        (PROBLEMS, 1, [1.0], "one positive number for each problem"),
+        (PROBLEMS, 1, [0.0] * 5, "one positive number for each problem"),
+        ([*PROBLEMS, GemmProblem.of(1, 1, 1, "fp8")], 1, None, "different types"),
+    ],
+)
+def test_bad_input_is_refused(problems, count, weights, words):
+    with pytest.raises(InputError, match=words):
+        choose_portfolio(problems, RANKER, count, weights)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Of a model whose residual says of wide tiles that they take 5 % longer."""
+    return {"calibration": str(calibration_with_residual(tmp_path_factory.mktemp("residual")))}
+
+
+@pytest.fixture(scope="module")
+def loaded(options):
+    """The same options, their file read once."""
+    return {"calibration": load_calibration(options["calibration"])}
+
+
+@pytest.fixture(scope="module")
+def corrected(options):
+    return Ranker("h200", options=options)
+
+
+def kernels_corrected_one_and_all(ranker, problem):
+    """The time of every kernel in its best order in us, and the band of the best."""
+    kernel_us, bands = [], []
+    for space, _, prediction in ranker.predictions(problem):
+        orders_us = prediction.runtime_us.reshape(-1, space.family.space.orders_per_kernel)
+        rows = np.arange(0, orders_us.size, orders_us.shape[1]) + orders_us.argmin(axis=1)
+        kernel_us.append(prediction.runtime_us[rows])
+        bands.append(prediction.error_band[rows])
+    kernel_us = np.concatenate(kernel_us)
+    return kernel_us, np.concatenate(bands)[kernel_us.argmin()]
+
+
+@pytest.mark.parametrize("family", ["quack", "any"])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        *[((2048, 14336, 256), "fp8"), ((2048, 14336, 256), "bf16"), ((8192, 8192, 2048), "fp8")],
+        *[((8192, 8192, 2048), "bf16"), ((8192, 1024, 2048), "bf16"), ((4096, 3000, 4096), "bf16")],
+    ],
+)
+def test_the_first_is_the_least_of_all_candidates_in_all_tile_orders(sizes, dtype, family):
+    ranker, problem = Ranker("h200", family=family), GemmProblem.of(*sizes, dtype)
+    least_us = min(prediction.runtime_us.min() for _, _, prediction in ranker.predictions(problem))
+    assert ranker.rank(problem, 8).best.prediction.runtime_us == pytest.approx(least_us, rel=1e-9)
+    row = rank_table(pd.DataFrame([{**dict(zip("mnk", sizes, strict=True)), "in_dtype": dtype}]), ranker)
+    assert row["predicted_us"].item() == pytest.approx(least_us, rel=1e-9)
+
+
+def test_a_shape_seen_before_is_answered_from_memory_and_a_file_read_again(tmp_path, options):
+    problem = GemmProblem.of(1024, 4096, 4096)
+    named = rank(problem, "h200", 3, options={"residual": "auto"})
+    assert rank(problem, "h200", 3, options={"residual": "auto"}) is named
+    # A file may be another one at the next call.
+    beside = Path(options["calibration"]).with_suffix(".residual.npz")
+    copy = tmp_path / "residual.npz"
+    copy.write_bytes(beside.read_bytes())
+    from_file = rank(problem, "h200", 3, options={**options, "residual": str(copy)})
+    assert from_file == rank(problem, "h200", 3, options=options)
+    copy.write_text("version: 1")
+    with pytest.raises(InputError, match=f"{copy}: not a residual"):
+        rank(problem, "h200", 3, options={**options, "residual": str(copy)})
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 40])
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_ties_and_the_runner_up_are_those_of_correcting_every_kernel(corrected, dtype, top_k):
+    sizes = np.exp2(np.random.default_rng(top_k).uniform(1, 11, (12, 3))).astype(int) * 8
+    for m, n, k in sizes.tolist():
+        problem = GemmProblem.of(m, n, k, dtype)
+        kernel_us, band = kernels_corrected_one_and_all(corrected, problem)
+        ranking = corrected.rank(problem, top_k)
+        best_us = kernel_us.min()
+        times = [choice.prediction.runtime_us for choice in ranking.choices]
+        assert times == pytest.approx(np.sort(kernel_us)[:top_k], rel=1e-12)
+        assert ranking.tied_with_best == (kernel_us <= best_us * (1.0 + band)).sum()
+        slower_us = kernel_us[kernel_us > best_us * (1.0 + 1e-9)].min()
+        assert ranking.runner_up.prediction.runtime_us == pytest.approx(slower_us, rel=1e-12)
+
+
+def test_a_choice_is_predicted_like_the_same_kernel_alone(options):
+    options = {**options, "without": ["whole_waves"]}
+    ranking = Ranker("h200", options=options).rank(GemmProblem.of(640, 4096, 1544), 3)
+    for choice in (*ranking.choices, ranking.runner_up):
+        same = transposed(ranking.problem) if choice.candidate.swap_ab else ranking.problem
+        alone = predict(same, choice.candidate.config, "h200", DEFAULT_MODEL, options=options)
+        found = choice.prediction
+        assert found.runtime_us == pytest.approx(alone.runtime_us, rel=1e-9)
+        assert found.phases_us == pytest.approx(alone.phases_us, rel=1e-9)
+        assert found.details == pytest.approx(alone.details, rel=1e-9)
+        assert found.bytes_by_level == pytest.approx(alone.bytes_by_level, rel=1e-9)
+        assert (found.limiter, found.error_band) == (alone.limiter, alone.error_band)
+
+
+def test_corrected_rows_differ_by_a_phase():
+    before = BatchPrediction(
+        runtime_us=np.array([1.0, 2.0, 3.0]),
+        limiter=np.array([0, 1, 0]),
+        limiter_names=("A", "B"),
+        phases_us={"waves": np.array([1.0, 2.0, 3.0])},
+    )
+    after = before.corrected(np.array([1.25, 2.0, 2.5]))
+    assert after.runtime_us.tolist() == [1.25, 2.0, 2.5]
+    assert after.phases_us["residual"].tolist() == [0.25, 0.0, -0.5]
+    assert after.phases_us["waves"].tolist() == [1.0, 2.0, 3.0]
+    assert before.runtime_us.tolist() == [1.0, 2.0, 3.0]

@@ -1,11 +1,13 @@
 """Written files: nothing but plain files is replaced, permissions stay, and nothing is left behind."""
 
+import multiprocessing
 import os
 import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -17,6 +19,7 @@ from gemm_model.core.files import (
     check_writable,
     sole_writer,
 )
+from gemm_model.core.processes import local_processes
 
 
 def mode_of(path):
@@ -130,3 +133,23 @@ def test_a_run_that_is_ended_removes_what_it_was_writing(tmp_path):
     _, err = run.communicate(timeout=300)
     assert (run.returncode, err) == (143, b"test: ended by signal 15\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_ends_processes_at_work():
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted_at_work()
+    assert not [each for each in multiprocessing.active_children() if "Spawn" in each.name]
+
+
+def _interrupted_at_work():
+    with local_processes(1) as executor:
+        work = executor.submit(time.sleep, 3600.0)
+        while not work.running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+
+def test_work_that_ends_leaves_no_process():
+    with local_processes(1) as executor:
+        assert list(executor.map(abs, [-1, 2])) == [1, 2]
+    assert not [each for each in multiprocessing.active_children() if "Spawn" in each.name]

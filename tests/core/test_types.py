@@ -7,6 +7,7 @@ import pytest
 
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
+from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multiplier_share, operand_type
 from gemm_model.core.gpu import gpu_from_mapping, with_sms
 from gemm_model.core.kernel_config import parse_extent
@@ -289,3 +290,54 @@ def test_an_option_told_twice_has_one_value():
     assert load_settings(*told, options={"without": ["clock"]}).options["without"] == ["clock"]
     with pytest.raises(InputError, match=r"--without is \['l2'\] and model_opts.without \['clock'\]"):
         load_settings(*told, options={"without": ["l2"]})
+
+
+CONFIG = KernelConfig(cta_m=128, cta_n=128)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "a_bytes", "b_bytes", "output_bytes"),
+    [
+        ("bf16", 3 * 64 * 256 * 2, 3 * 32 * 256 * 2, 3 * 64 * 32 * 2),
+        ("e4m3", 3 * 64 * 256, 3 * 32 * 256, 3 * 64 * 32 * 2),
+        # A byte of scale for 32 elements of a byte, and for 16 of half a byte.
+        ("mxfp8", 3 * 64 * (256 + 8), 3 * 32 * (256 + 8), 3 * 64 * 32 * 2),
+        ("nvfp4", 3 * 64 * (128 + 16), 3 * 32 * (128 + 16), 3 * 64 * 32 * 2),
+    ],
+)
+def test_bytes_hold_batches_and_scale_factors(dtype, a_bytes, b_bytes, output_bytes):
+    problem = GemmProblem.of(64, 32, 256, dtype, batch=3)
+    assert (problem.a_bytes, problem.b_bytes, problem.output_bytes) == (a_bytes, b_bytes, output_bytes)
+    for batch in (batch_of([(problem, CONFIG)]), numbers_of(problem, CONFIG)):
+        assert batch.operand_bytes == a_bytes + b_bytes
+        assert batch.output_bytes == output_bytes
+
+
+def test_a_pitch_follows_the_contiguous_extent():
+    problem = GemmProblem(m=64, n=32, k=256, a_major="m", b_major="k", c_major="n")
+    batch = numbers_of(problem, CONFIG)
+    assert (batch.a_pitch_bytes, batch.b_pitch_bytes, batch.output_pitch_bytes) == (128, 512, 64)
+
+
+PROBLEM = GemmProblem.of(4096, 4096, 4096, "bf16")
+PAIR_OF_CTAS = KernelConfig(cta_m=128, cta_n=256, cluster_m=2)
+
+
+def time_in(regime):
+    return predict(PROBLEM, PAIR_OF_CTAS, "h200", options={"regime": regime}).runtime_us
+
+
+def test_kernel_only_is_the_counters_regime():
+    assert time_in("kernel-only") == time_in("counters") != time_in("burst")
+
+
+def test_an_unknown_regime_is_refused():
+    with pytest.raises(InputError, match="regime is 'kernel'; expected one of burst"):
+        time_in("kernel")
+
+
+def test_the_command_takes_it_too(gemm_model):
+    words = ("predict", "--m", 4096, "--n", 4096, "--k", 4096, "--cta", "128x256", "--format", "json")
+    found = [gemm_model(*words, "--regime", regime) for regime in ("kernel-only", "counters")]
+    assert found[0].out == found[1].out
+    assert '"predicted_us"' in found[0].out

@@ -6,14 +6,27 @@ from dataclasses import replace
 import pytest
 
 from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.core.gpu import load_gpu
+from gemm_model.kernel_model import launch
+from gemm_model.kernel_model.clock import (
+    Work,
+    burst_clock_mhz,
+    capped_clock_share,
+    counted_quiet,
+    energy_uj,
+    light_load_share,
+    voltage_squared,
+)
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time, tile_times
+from gemm_model.kernel_model.launch import spread_out
+from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.rates import gpcs_to_saturate_l2
 from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases
-from tests.kernel_model.kernels import B200, H200, kernel_of, numbers_on, pair_of_ctas, row, times_of
+from tests.kernel_model.kernels import A100, B200, H200, kernel_of, numbers_on, pair_of_ctas, row, times_of
 from tests.typed_numbers import numbers
 
 L2_BYTES_PER_US = 0.8 * 10e6
@@ -298,3 +311,227 @@ def test_a_wave_that_fills_is_no_faster_than_one_that_does_not():
     part, whole = (predict(GemmProblem.of(2048, n, 96, "nvfp4"), tile, "b200_sxm") for n in (4096, 4608))
     assert (part.details["last_wave_tiles"], whole.details["last_wave_tiles"]) == (14, 0)
     assert part.runtime_us <= whole.runtime_us
+
+
+SIZES = (128, 4096, 1024)
+
+
+def launch_us(*, pdl, schedule="cooperative", sizes=SIZES, **options):
+    batch = row(sizes, cta_m=128, cta_n=128, schedule=schedule, pdl=pdl)
+    return times_of(batch, regime="graph", **options).launch_us
+
+
+def test_a_dependent_launch_spares_the_gap_and_waits_for_warpgroups_that_end_together():
+    alone = launch_us(pdl=False)
+    # 0.8 us of a launch that waits for the whole kernel before it, against 0.5 us of shared tiles.
+    assert alone - launch_us(pdl=True) == pytest.approx(0.8 - 0.5)
+    # 132 CTAs, which leave no room for the next ones.
+    full = {"sizes": (128, 132 * 128, 4096), "known": numbers({"overlap.math_loads_order": 32.0})}
+    turns = launch_us(pdl=False, schedule="pingpong", **full)
+    assert turns == pytest.approx(launch_us(pdl=False, **full))
+    assert turns - launch_us(pdl=True, schedule="pingpong", **full) == pytest.approx(0.8)
+
+
+def test_a_family_launches_in_its_own_way_unless_told():
+    # QuACK's kernels are launched dependently.
+    assert launch_us(pdl=None) == launch_us(pdl=True)
+
+
+def cold_start_us(times):
+    """Two cold starts of 0.25 us where DRAM is busy all the time, else one and a part of the other."""
+    return 0.25 * (1.0 + (times.dram_us / times.waves_us) ** 2)
+
+
+def test_a_second_kernel_meets_a_boundary_of_its_own():
+    def behind_whole_us(regime):
+        whole, split = (
+            times_of(row(SIZES, cta_m=128, cta_n=128, split_k=splits), regime=regime) for splits in (1, 2)
+        )
+        # Half the k tiles ramp less: 16 and 8 of them, of which 8 are half way.
+        ramp_us = 0.8 * (8 / 16 - 16 / 24)
+        # 32 further CTAs of 132 start within 0.1 us, in a chain while the first loads are on their way.
+        alone = regime == "burst"
+        spread_us = 0.4 * 32 / 132 if alone else cold_start_us(split) - cold_start_us(whole)
+        return split.launch_us - whole.launch_us - spread_us - ramp_us
+
+    # What starts alone takes 1.5 us; in a chain come a boundary of 1.5 us and, without PDL, a gap of 0.8.
+    assert behind_whole_us("graph") - behind_whole_us("burst") == pytest.approx(1.5 + 0.8)
+
+
+@pytest.mark.parametrize(("gpu", "late_us"), [(H200, 0.0), (A100, 0.8 - 0.5)])
+def test_sums_wait_like_the_successor_of_a_cooperative_kernel(gpu, late_us):
+    """Before Hopper nothing launches dependently: a boundary of 1.5 us, and the gap of 0.8 less 0.5."""
+
+    def of(splits):
+        batch = row(cta_m=128, cta_n=128, split_k=splits)
+        return launch.launch_us(kernel_of(batch, None, gpu, "cublas", regime="graph"), 0.0, 1.0)
+
+    # 64 k tiles ramp more than 32 of them.
+    assert of(2) - of(1) == pytest.approx(1.5 + late_us - (64 / 72 - 32 / 40))
+
+
+def test_operands_that_l2_holds_are_nearer():
+    batch = row(SIZES, cta_m=128, cta_n=128, pdl=True)
+    cold, warm = (times_of(batch, regime="graph", l2=l2) for l2 in ("cold", "warm"))
+    # 32 CTAs of 132 start within 0.4 x 32 / 132 us: that is what is left of a warm start.
+    assert cold.launch_us - warm.launch_us == pytest.approx(cold_start_us(cold) - 0.4 * 32 / 132, rel=0.02)
+    # After a pause a warm start is without the ramp of DRAM's first loads: two thirds of 1 us after 16 k tiles.
+    cold, warm = (times_of(batch, l2=l2) for l2 in ("cold", "warm"))
+    assert cold.launch_us - warm.launch_us == pytest.approx(16 / 24, rel=0.02)
+
+
+def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
+    # 64 rows against 64 MiB of weights: DRAM is busy for most of the time.
+    streaming = times_of(row((64, 8192, 4096), cta_m=64, cta_n=128), regime="graph")
+    computing = times_of(row((8192, 8192, 4096), cta_m=128, cta_n=256), regime="graph")
+    assert streaming.dram_us / streaming.waves_us > 0.55
+    assert computing.dram_us / computing.waves_us < 0.4
+    busy = streaming.dram_us / streaming.waves_us
+    assert cold_start_us(streaming) == pytest.approx(0.25 * (1 + busy**2), rel=1e-3)
+    # What a launch takes beside: a ramp of 1.0 after 64 of 72 k tiles, boundary 1.5, shared tiles 0.5.
+    beside_us = 1.0 * 64 / 72 + 1.5 + 0.5
+    assert streaming.launch_us == pytest.approx(beside_us + cold_start_us(streaming))
+    # All 132 CTAs start within 0.4 us, longer than a cold start of 0.25.
+    assert computing.launch_us == pytest.approx(beside_us + 0.4)
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_grids_that_are_placed_beside_the_one_before"))
+def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
+    batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
+    assert spread_out(kernel_of(batch, regime=regime)) == expected
+
+
+@pytest.mark.parametrize(
+    ("regime", "l2", "expected"),
+    [
+        # The same operands again: what a launch touches lies between two uses of them.
+        ("sustained", "cold", 5.0),
+        ("graph", "warm", 5.0),
+        # Weights of a layer's own, whether the clock has settled or not.
+        ("graph", "cold", float("inf")),
+        ("graph", "written", float("inf")),
+        ("sustained", "written", float("inf")),
+    ],
+)
+def test_a_kernel_after_another_one_of_a_model_finds_no_weights_in_l2(regime, l2, expected):
+    kernel = kernel_of(row((64, 8192, 4096), cta_m=64, cta_n=128), regime=regime, l2=l2)
+    assert footprint_bytes(kernel, 5.0) == expected
+
+
+def test_a_trigger_before_the_last_store_hides_the_next_start():
+    late_us, wide_us, narrow_us = (
+        launch._boundary_us(
+            kernel_of(row(SIZES, cta_m=128, cta_n=cta_n, pdl=True), family=family, regime="graph")
+        )
+        for family, cta_n in (("quack", 256), ("cutlass", 256), ("cutlass", 32))
+    )
+    # 0.5 us from the trigger to the next grid: CUTLASS stores a wide tile for longer, a narrow one for a part of it.
+    assert late_us - wide_us == pytest.approx(0.5)
+    assert 0.0 < late_us - narrow_us < 0.5
+
+
+CLOCK, POWER = numbers().clock, numbers().power
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_the_clock_stands_at_light_load_sags_and_settles"))
+def test_the_clock_stands_at_light_load_sags_and_settles(shares, waves_us, lost):
+    math, *memory = shares
+    assert burst_clock_mhz(H200, CLOCK, math, sum(memory), waves_us) == pytest.approx(1980 * (0.92 - lost))
+
+
+def test_a_card_that_sags_less_under_mmas_sags_less_under_any_load():
+    """Its clock inside MMAs is lower by 6 % where the other's is by 10 %."""
+    stiffer = replace(H200, mma_clk_share=0.94)
+    lost = 0.27 * 0.6
+    assert burst_clock_mhz(stiffer, CLOCK, 0.95, 1.1, 360.0) == pytest.approx(1980 * (0.92 - lost))
+    assert load_gpu("h800_sxm").mma_clk_share == pytest.approx(0.9121)
+
+
+def test_the_clock_is_never_below_two_fifths():
+    steep = numbers({"clock.droop_mma": 6.0, "clock.droop_memory": 4.0}).clock
+    assert burst_clock_mhz(H200, steep, 1.0, 2.0, 1e9) == pytest.approx(0.4 * 1980)
+
+
+def test_a_locked_clock_sags_under_mma_load_and_comes_back():
+    assert light_load_share(B200, CLOCK) == 1.0
+    assert light_load_share(H200, CLOCK) == 0.92
+    # 100 us of the sag of 0.16, then none; L2 and DRAM do not count.
+    for waves_us, lost in ((50.0, 0.16), (100.0, 0.16), (200.0, 0.08), (1600.0, 0.01)):
+        assert burst_clock_mhz(B200, CLOCK, 0.8, 2.0, waves_us) == pytest.approx(1300 * (1.0 - lost))
+
+
+@pytest.mark.parametrize(
+    ("clusters", "ctas", "quiet"), [(11, 1, True), (12, 2, False), (5, 4, True), (6, 4, False)]
+)
+def test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler(clusters, ctas, quiet):
+    assert counted_quiet(H200, float(clusters), float(ctas)) is quiet
+    batch = row((64, 64 * clusters * ctas, 4096), cta_m=64, cta_n=64, cluster_n=ctas)
+    counted = times_of(batch, regime="counters").sm_clk_mhz
+    assert (counted == pytest.approx(1980)) is quiet
+    assert times_of(batch, regime="burst").sm_clk_mhz < 1900
+
+
+def test_types_of_shorter_significands_draw_less():
+    """bf16 multiplies 8 bits of significand where fp16 multiplies 11: as if the MMAs drew 8/11 of fp16's."""
+    kernel = {"cta_m": 128, "cta_n": 256, "cluster_m": 2}
+    bf16, fp16 = (row((8192, 8192, 8192), dtype, **kernel) for dtype in ("bf16", "fp16"))
+    lighter = numbers({"clock.droop_mma": 2.0 * 8 / 11})
+    assert times_of(bf16).sm_clk_mhz > 1.01 * times_of(fp16).sm_clk_mhz
+    assert times_of(fp16, lighter).sm_clk_mhz == pytest.approx(times_of(bf16).sm_clk_mhz, rel=1e-4)
+    settled = [times_of(batch, regime="sustained", l2="warm").set_clk_mhz for batch in (bf16, fp16)]
+    assert settled[0] > 1.03 * settled[1]
+
+
+def test_kernels_back_to_back_sag_like_the_same_kernel_alone():
+    """H200 rows of one card: kernels of 25 to 500 us take 0.99 to 1.00 times as long, less their launches."""
+    batch = row((2048, 2048, 2048), cta_m=128, cta_n=256, cluster_m=2)
+    alone, chained = (times_of(batch, regime=regime) for regime in ("burst", "graph"))
+    assert alone.sm_clk_mhz < 0.92 * 1980
+    assert chained.sm_clk_mhz == pytest.approx(alone.sm_clk_mhz)
+    assert chained.waves_us == pytest.approx(alone.waves_us)
+
+
+def test_voltage_has_a_floor():
+    assert voltage_squared(POWER, 0.8) == pytest.approx(0.64)
+    assert voltage_squared(POWER, 0.5) == pytest.approx(0.36)
+
+
+@pytest.mark.parametrize("clocked_w", [300.0, 900.0, 2000.0, 5000.0])
+def test_capped_clock_meets_the_cap(clocked_w):
+    share = capped_clock_share(POWER, 700.0, 100.0, clocked_w, 100.0)
+    spent_w = 100.0 + 100.0 + clocked_w * share * max(share, 0.6) ** 2
+    assert spent_w == pytest.approx(700.0, rel=1e-4) if 0.4 < share < 1 else share in (0.4, 1.0)
+    assert (share == 1.0) == (clocked_w == 300.0)
+
+
+@pytest.mark.parametrize(
+    ("idle_w", "cap_w", "watts"), [(130.0, 700.0, 130), (None, 350.0, 65.1), (None, None, 0)]
+)
+def test_a_card_at_rest_draws_what_was_measured_or_a_share_of_its_cap(idle_w, cap_w, watts):
+    assert replace(H200, idle_power_w=idle_w, power_cap_w=cap_w).resting_w == pytest.approx(watts)
+
+
+def test_a_higher_cap_never_slows_a_sustained_kernel():
+    batch = row((8192, 8192, 8192), cta_m=128, cta_n=256, cluster_m=2)
+    clocks = [
+        times_of(batch, gpu=replace(H200, power_cap_w=cap), regime="sustained", l2="warm").set_clk_mhz
+        for cap in (400.0, 700.0, None)
+    ]
+    assert clocks == sorted(clocks)
+    assert clocks[0] < clocks[2] == pytest.approx(1980)
+
+
+@pytest.mark.parametrize("cap_w", [200.0, 250.0, 300.0, 350.0])
+def test_a_capped_kernel_runs_at_the_clock_that_it_calls_for(cap_w):
+    """Memory-bound kernels too, whose rule rises with the clock, and those at the kink between both."""
+    for sizes in ((14560, 384, 5728), (512, 16384, 2048), (8192, 8192, 512), (8192, 8192, 8192)):
+        batch, gpu = row(sizes, cta_m=128, cta_n=64), replace(H200, power_cap_w=cap_w)
+        found = times_of(batch, gpu=gpu, regime="sustained", l2="warm")
+        assert found.sm_clk_mhz == pytest.approx(found.set_clk_mhz * light_load_share(H200, CLOCK), rel=3e-4)
+
+
+def test_energy_adds_up():
+    # 1e6 FLOP at 1 pJ, 1e4 L2 bytes at 30 pJ, 1e3 DRAM bytes at 80 pJ, 2 us at 100 W.
+    work = Work(1e6, 1e4, 1e3)
+    assert energy_uj(POWER, 100.0, work, 1.0, 2.0) == pytest.approx(1.0 + 0.3 + 0.08 + 200.0)
+    assert energy_uj(POWER, 100.0, work, 0.5, 2.0) == pytest.approx(1.3 * 0.36 + 0.08 + 200.0)
