@@ -47,6 +47,9 @@ USUAL_TOLERANCE = 0.02
 GROWS = ("m grows", "n grows", "k grows")
 LINE = 256
 """Elements of K in a line of 128 bytes of the narrowest type."""
+BITS, LINE_BITS = {"bf16": 16, "fp8": 8, "nvfp4": 4}, 1024
+FILLS = " and fills tiles or lines"
+"""The measured exception of the laws of size; a K that grows by a line is never one."""
 EDGES = ("edge_tiles", "k_tail", "line_crossing", "coalescing")
 """Mechanisms, each measured, by which a size that fills its tiles or lines is faster than a smaller one."""
 SPILLS = "named: as slow at least if narrower sums spill"
@@ -54,7 +57,8 @@ SPILLS = "named: as slow at least if narrower sums spill"
 MEASURED = yaml.safe_load(Path(__file__).with_name("measured_pairs.yaml").read_text())
 EXCEPTIONS = MEASURED["exceptions"]
 WORST = {law: 0.2 for law in EXCEPTIONS if "slow sums" in law}
-"""By how much the cases of an exception may break the law: measured, to 12 % there and to 20 % in a graph."""
+WORST[f"best: k grows{FILLS}"] = 0.31
+"""By how much an exception may break the law: slow sums did to 12 %, in a graph to 20; 223 to 172 us in `grows`."""
 
 
 def problems(rng, count, dtype):
@@ -81,16 +85,40 @@ def times_us(frame, gpu, model="KernelModel", **options):
 
 
 def bigger(frame):
-    """By law, the problems with an extent doubled, or grown by STEP."""
-    doubled = {f"{name} doubles": frame.assign(**{name: frame[name] * 2}) for name in "mnk"}
-    return doubled | {f"{name} grows": frame.assign(**{name: frame[name] + STEP}) for name in "mnk"}
+    """By law, the problems with an extent doubled, or grown by STEP, or K by a line."""
+    larger = {f"{name} doubles": frame.assign(**{name: frame[name] * 2}) for name in "mnk"}
+    larger |= {f"{name} grows": frame.assign(**{name: frame[name] + STEP}) for name in "mnk"}
+    return larger | {"k grows by a line": frame.assign(k=frame["k"] + LINE)}
+
+
+def filled_lines(frame, more):
+    """Where rows of the larger K start at multiples of more bytes of a line."""
+    before, after = (each["k"] * each["in_dtype"].map(BITS) for each in (frame, more))
+    return (np.minimum(after & -after, LINE_BITS) > np.minimum(before & -before, LINE_BITS)).to_numpy()
+
+
+def filled_tiles(side, frame, more, kernels):
+    """Where the larger M or N leaves fewer rows or columns of the clusters of its `kernels` empty."""
+    other = {"m": "n", "n": "m"}[side]
+    own, swapped = (kernels[f"cta_{name}"] * kernels[f"cluster_{name}"] for name in (side, other))
+    tile = np.where(kernels["swap_ab"] > 0, swapped, own)
+    return -more[side].to_numpy() % tile < -frame[side].to_numpy() % tile
+
+
+def split(law, longer, shorter, filled):
+    """The cases of a law, and those of its measured exception."""
+    for words, some in (("", ~filled), (FILLS, filled)):
+        if some.any():
+            yield law + words, longer[some], shorter[some]
 
 
 def of_named(frame, gpu, regime):
     """Of each law about named kernels: the times that may be longer, and those that may not."""
     now = times_us(frame, gpu, regime=regime)
-    for law, more in {**bigger(frame), "batch doubles": frame.assign(batch=2 * frame["batch"])}.items():
-        yield f"named: {law}", times_us(more, gpu, regime=regime), now
+    yield "named: batch doubles", times_us(frame.assign(batch=2 * frame["batch"]), gpu, regime=regime), now
+    for law, more in bigger(frame).items():
+        filled = filled_lines(frame, more) & (law[0] == "k")
+        yield from split(f"named: {law}", times_us(more, gpu, regime=regime), now, filled)
     fused = [now]
     for words in ("bias", "bias,gelu"):
         fused.append(times_us(frame.assign(epilogue=words), gpu, regime=regime))
@@ -111,15 +139,20 @@ def of_named(frame, gpu, regime):
 
 def of_best(frame, ranker):
     """The same of laws about the best kernel."""
-    best = {"now": frame, "m and n swapped": frame.rename(columns={"m": "n", "n": "m"})}
-    best |= {"batch doubles": frame.assign(batch=2), "an epilogue grows": frame.assign(epilogue="bias")}
-    best |= bigger(frame)
-    times = {name: rank_table(rows, ranker)["predicted_us"].to_numpy() for name, rows in best.items()}
-    now = times.pop("now")
-    yield from ((f"best: {name}", longer, now) for name, longer in times.items())
+    now = rank_table(frame, ranker)["predicted_us"].to_numpy()
+    others = {"m and n swapped": frame.rename(columns={"m": "n", "n": "m"})}
+    others |= {"batch doubles": frame.assign(batch=2), "an epilogue grows": frame.assign(epilogue="bias")}
+    for law, rows in others.items():
+        yield f"best: {law}", rank_table(rows, ranker)["predicted_us"].to_numpy(), now
+    larger = bigger(frame)
+    for law, more in larger.items():
+        found, side = rank_table(more, ranker), law[0]
+        filled = filled_lines(frame, more) if side == "k" else filled_tiles(side, frame, more, found)
+        yield from split(f"best: {law}", found["predicted_us"].to_numpy(), now, filled)
     plain = Ranker(ranker.gpu, family=ranker.names[0], options={"residual": "off", "without": EDGES})
-    filled = {name: rank_table(best[name], plain)["predicted_us"].to_numpy() for name in ("now", *GROWS)}
-    yield from ((f"best without edges: {name}", filled[name], filled["now"]) for name in GROWS)
+    filled = rank_table(frame, plain)["predicted_us"].to_numpy()
+    for law in GROWS:
+        yield f"best without edges: {law}", rank_table(larger[law], plain)["predicted_us"].to_numpy(), filled
 
 
 def of_narrower(named, free, ranker, narrower):
@@ -185,7 +218,7 @@ def test_laws_hold_but_for_their_named_exceptions_in_twenty_thousand_cases():
         allowed, why = EXCEPTIONS.get(law, (0.0, ""))
         if share > allowed or longer.max() > WORST.get(law, np.inf):
             broken[law] = f"{share:.2%} of {len(longer)} cases, worst {longer.max():.1%}; allowed: {why}"
-    assert (broken, len(found)) == ({}, 38)
+    assert (broken, len(found)) == ({}, 49)
     assert sum(map(len, found.values())) >= 20_000
 
 
