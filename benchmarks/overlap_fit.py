@@ -6,7 +6,6 @@ Prints the constants as YAML for config/model/OverlapModel.yaml and the accuracy
 """
 
 import argparse
-from dataclasses import asdict
 
 import pandas as pd
 from measured import path_of
@@ -54,7 +53,7 @@ def main():
         show("all held out", pd.concat(parts))
         return
     parameters = fit_parameters(table, gpu, starts=args.starts, seed=args.seed)
-    for name, value in asdict(parameters).items():
+    for name, value in vars(parameters).items():
         print(f"  {name}: {value:.6g}")
     show("fitted to all", accuracy(table, gpu, parameters))
 

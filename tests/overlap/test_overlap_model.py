@@ -1,6 +1,6 @@
 """The timeline: cases that can be added up by hand, limits, and the measured chains."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +14,7 @@ from gemm_model.config import load_config
 from gemm_model.models import create_model
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import (
+    PARAMETERS,
     LayerCase,
     OverlapModel,
     OverlapParameters,
@@ -186,14 +187,14 @@ def test_bad_models(gpu, options):
 
 
 def test_fit_starts_inside_its_bounds():
-    for spec in fields(OverlapParameters):
-        low, guess, high = spec.metadata["bounds"]
+    for each in PARAMETERS.values():
+        low, guess, high = each["bounds"]
         assert low <= guess <= high
 
 
 def test_the_best_of_all_starts_is_taken(gpu, monkeypatch):
     """Of a table that the guesses predict the first start, which they are, leaves nothing."""
-    guess = {spec.name: spec.metadata["bounds"][1] for spec in fields(OverlapParameters)}
+    guess = {name: each["bounds"][1] for name, each in PARAMETERS.items()}
     chains = chains_of(cases_of(table := surfaces(SURFACES).head(57), gpu), gpu)
     layer_us = timeline(chains, OverlapParameters(**guess), gpu.l2_bytes, 16).layer_us
     starts = []

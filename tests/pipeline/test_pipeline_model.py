@@ -9,7 +9,7 @@ from gemm_model.config import load_config
 from gemm_model.core.batch import batch_of
 from gemm_model.models import create_model
 from gemm_model.pipeline.machine import CONSUMERS
-from gemm_model.pipeline.model import GpuRates, PipelineModel
+from gemm_model.pipeline.model import PipelineModel
 from gemm_model.timeline.simulator import simulate
 from tests.cases import cases
 
@@ -95,7 +95,7 @@ def test_a_named_machine_runs_the_kernel():
 
 def test_defaults_are_those_of_the_configuration():
     defaults = {name: spec.default for name, spec in inspect.signature(PipelineModel).parameters.items()}
-    defaults |= {name: spec.default for name, spec in inspect.signature(GpuRates).parameters.items()}
+    defaults |= vars(PipelineModel(H200).rates)
     options = load_config(["model=PipelineModel"])["model_opts"]
     assert options.pop("parameters") == {}
     assert {name: defaults[name] for name in options} == options

@@ -114,7 +114,7 @@ def _of_few_channels(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> M
     copies = _padding(problem, conv)
 
     def padded(kernel: str, operations: float) -> Mapping[str, Way]:
-        work = EarlierWork(operations=operations, peak_per_ns=_mma_per_ns(problem, gpu), dram_us=dram_us)
+        work = _multiplied(problem, conv, gpu, operations)
         return {"padded": Way(copies=copies, copying="padded", kernel=kernel, work=work)}
 
     if conv.kind == WGRAD:
@@ -148,11 +148,13 @@ def _small_tiles(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Earli
         tiles = _up(tiles, gpu.sm_count)
         channels = conv.filters if conv.kind == DGRAD else conv.channels
         summed = _up(channels, k_tile) * conv.k_runs
-    return EarlierWork(
-        operations=2.0 * tile**2 * tiles * summed,
-        peak_per_ns=_mma_per_ns(problem, gpu),
-        dram_us=_dram_us(problem, conv, gpu),
-    )
+    return _multiplied(problem, conv, gpu, 2.0 * tile**2 * tiles * summed)
+
+
+def _multiplied(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec, flop: float) -> EarlierWork:
+    """So many FLOP of all tensor cores in the operands' type."""
+    peak_per_ns = gpu.flop_per_us(problem.math_kind) / 1e3
+    return EarlierWork(operations=flop, peak_per_ns=peak_per_ns, dram_us=_dram_us(problem, conv, gpu))
 
 
 def _depthwise(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> EarlierWork:
@@ -174,11 +176,7 @@ def _folded(problem: GemmProblem, conv: ConvProblem, gpu: GpuSpec) -> Mapping[st
         return NOTHING
     moved_bytes = 2.0 * _element_bytes(problem) * sum(_elements(conv))
     pixels = conv.images * prod(conv.output_size)
-    work = EarlierWork(
-        operations=_flop_of_whole_waves(pixels, columns, conv.filters, gpu),
-        peak_per_ns=_mma_per_ns(problem, gpu),
-        dram_us=_dram_us(problem, conv, gpu),
-    )
+    work = _multiplied(problem, conv, gpu, _flop_of_whole_waves(pixels, columns, conv.filters, gpu))
     copies = Copies(kernels=3, moved_bytes=moved_bytes)
     return {"folded": Way(copies=copies, copying="padded", kernel="implicit", work=work)}
 
@@ -194,11 +192,6 @@ def _flop_of_whole_waves(m: int, n: int, k: int, gpu: GpuSpec) -> float:
 def _clk_per_ns(gpu: GpuSpec) -> float:
     """Clocks of all SMs."""
     return gpu.sm_count * gpu.sm_clk_mhz / 1e3
-
-
-def _mma_per_ns(problem: GemmProblem, gpu: GpuSpec) -> float:
-    """FLOP of all tensor cores in the operands' type."""
-    return gpu.flop_per_us(problem.math_kind) / 1e3
 
 
 def _element_bytes(problem: GemmProblem) -> float:

@@ -8,12 +8,12 @@ from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.kernels.array_model import ArrayModel
+from gemm_model.kernels.model import Model
 
 LIMITERS = ("MATH", "DRAM")
 
 
-class SOLModel(ArrayModel):
+class SOLModel(Model):
     """runtime = max(2 m n k at the peak rate, A and B read once and C written once at the DRAM peak).
 
     Source: the classic gemm-model, 'SOL Model'.

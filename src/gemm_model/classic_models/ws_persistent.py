@@ -12,7 +12,7 @@ from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.kernels.array_model import ArrayModel
+from gemm_model.kernels.model import Model
 
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")
 
@@ -20,7 +20,7 @@ FIRST_LOAD_BYTES_PER_ROW = 32.0
 """Bytes of K in each row of the first load [B]; classic model; one DRAM sector."""
 
 
-class WSPersistentGEMMModel(ArrayModel):
+class WSPersistentGEMMModel(Model):
     """runtime = overhead + first load + max(load, math, epilogue) for each wave + last epilogue.
 
     A wave is one tile on each SM; the last wave may be partial: then the math time stays, while the load

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,14 @@ def taken(table: NDArray[np.float64], places: Values) -> Values:
     if isinstance(places, Symbol):
         return places.trace.made("take", table, places.astype(np.int64))
     return table.take(places.astype(np.int64))
+
+
+def scattered(rows: Sequence[Any], parts: Sequence[Any], total: int) -> NDArray[Any]:
+    """A column of `total` rows from those of disjoint rows; a number serves all rows of its part."""
+    column = np.empty(total, dtype=np.result_type(*map(np.asarray, parts)))
+    for places, part in zip(rows, parts, strict=True):
+        column[places] = part
+    return column
 
 
 def sqrt(value: Values) -> Values:

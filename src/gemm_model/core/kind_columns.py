@@ -9,10 +9,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gemm_model.core.conv import WGRAD
-from gemm_model.core.elementwise import Values, ceil, is_number, where
+from gemm_model.core.elementwise import Values, ceil, is_number, scattered, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
 from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
@@ -226,13 +225,8 @@ def _tiling_of(groups: GroupedGemm, n: int, rows: float, columns: float) -> tupl
 
 def assembled(parts: Iterable[tuple[Any, KindColumns]], rows: int) -> KindColumns:
     """Columns of `rows` rows, assembled from parts with the positions of their rows."""
-    parts = list(parts)
-
-    def column(name: str) -> NDArray[Any]:
-        found = [getattr(work, name) for _, work in parts]
-        values = np.empty(rows, dtype=np.asarray(found[0]).dtype)
-        for (places, _), value in zip(parts, found, strict=True):
-            values[places] = value
-        return values
-
-    return KindColumns(**{spec.name: column(spec.name) for spec in fields(KindColumns)})
+    places, found = zip(*parts, strict=True)
+    names = [spec.name for spec in fields(KindColumns)]
+    return KindColumns(
+        **{name: scattered(places, [getattr(each, name) for each in found], rows) for name in names}
+    )

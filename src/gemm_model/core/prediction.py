@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
+from gemm_model.core.elementwise import scattered
 from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.records import ReadOnly
 
@@ -195,53 +193,27 @@ def predict_in_chunks(
     if len(starts) <= 1:
         return predict(batch)
     chunks = [slice(start, min(start + ROWS_PER_CHUNK, len(batch))) for start in starts]
-    wholes: list[BatchPrediction] = []
-    caveats: list[tuple[str, ...]] = [()] * len(chunks)
     refused: list[RefusedKernelError] = []
-    lock = Lock()
 
-    def fill(rows: slice) -> None:
+    def predicted(rows: slice) -> list[BatchPrediction]:
         try:
             part = predict(batch[rows])
         except RefusedKernelError as error:
             refused.append(error.at(range(rows.start, rows.stop)))
-            return
-        with lock:
-            caveats[rows.start // ROWS_PER_CHUNK] = part.caveats
-            if not wholes:
-                room = _combined([part], lambda _: np.empty(len(batch)))
-                wholes.append(replace(room, limiter=np.empty(len(batch), dtype=np.int64)))
-        for target, source in zip(_columns(wholes[0]), _columns(part), strict=True):
-            target[rows] = source
+            return []
         advance(rows.stop - rows.start)
+        return [part]
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(fill, chunks):
-            pass
+        parts = [part for found in pool.map(predicted, chunks) for part in found]
     refuse_all(refused)
-    return replace(wholes[0], caveats=tuple(dict.fromkeys(each for part in caveats for each in part)))
-
-
-def _columns(prediction: BatchPrediction) -> Iterator[Any]:
-    yield prediction.runtime_us
-    yield prediction.limiter
-    for mapping in (prediction.phases_us, prediction.details, prediction.bytes_by_level):
-        yield from mapping.values()
-    if prediction.error_band is not None:
-        yield prediction.error_band
+    return interleaved(parts, chunks)
 
 
 def interleaved(
-    parts: Sequence[BatchPrediction], rows: Sequence[Sequence[int] | IntArray]
+    parts: Sequence[BatchPrediction], rows: Sequence[slice | Sequence[int] | IntArray]
 ) -> BatchPrediction:
     """One prediction from those of disjoint rows."""
-    total = sum(len(index) for index in rows)
-
-    def merged(*columns: np.ndarray) -> Any:
-        result = np.empty(total, dtype=columns[0].dtype)
-        for index, values in zip(rows, columns, strict=True):
-            result[index] = values
-        return result
-
+    total = sum(map(len, parts))
     caveats = tuple(dict.fromkeys(caveat for part in parts for caveat in part.caveats))
-    return replace(_combined(parts, merged), caveats=caveats)
+    return replace(_combined(parts, lambda *columns: scattered(rows, columns, total)), caveats=caveats)

@@ -20,7 +20,7 @@ from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, tensor_core
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, Runtime, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid, tiling
-from gemm_model.kernels.array_model import ArrayModel
+from gemm_model.kernels.model import Model
 
 MATH = "math"
 LIMITER_NAMES = (MATH, *LIMITERS)
@@ -36,7 +36,7 @@ USUAL_THREAD_EXTENT = 8
 chosen."""
 
 
-class MemoryHierarchyModel(ArrayModel):
+class MemoryHierarchyModel(Model):
     """runtime = waves of CTA tiles x FMAs of a tile / (peak rate x the fraction that the hierarchy delivers).
 
     Tensor cores: the fraction is the smallest of delivered / demanded over the stages of

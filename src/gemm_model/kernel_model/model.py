@@ -66,6 +66,7 @@ from gemm_model.kernel_model.traced import Inputs, Traced
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, at_cells, refuse_impossible, resources_of
 from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
+from gemm_model.kernels.model import Model
 from gemm_model.kernels.registry import families, family_at
 
 KERNELS_KEPT = 4096
@@ -82,7 +83,7 @@ Whole: TypeAlias = tuple[tuple[Any, ...], Searched]
 
 
 @dataclass(eq=False)
-class KernelModel:
+class KernelModel(Model):
     """runtime = launch + first load + waves of tiles + last epilogue; a wave lasts as long as its slowest
     resource.
 

@@ -28,6 +28,7 @@ from gemm_model.core.elementwise import (
     minimum,
     negated,
     one_of,
+    scattered,
     where,
 )
 from gemm_model.core.epilogue import QUANTIZED_COLUMNS
@@ -305,18 +306,10 @@ def _clusters_at_once(cluster_size: Values, gpu: GpuSpec) -> Values:
 
 def resources_by_row(batch: GemmBatch, gpu: GpuSpec) -> Resources:
     """Resources of rows from several families, as columns."""
-    groups = [
-        (family, rows, resources_of(batch[rows], gpu, family)) for family, rows in by_family(batch, gpu)
-    ]
-
-    def merged(name: str) -> Any:
-        values = [np.broadcast_to(getattr(found, name), rows.shape) for _, rows, found in groups]
-        column = np.empty(len(batch), dtype=np.result_type(*values))
-        for (_, rows, _), part in zip(groups, values, strict=True):
-            column[rows] = part
-        return column
-
-    return Resources(**{name: merged(name) for name in RESOURCES})
+    families, rows = zip(*by_family(batch, gpu), strict=True)
+    found = [resources_of(batch[some], gpu, family) for family, some in zip(families, rows, strict=True)]
+    columns = {name: [getattr(each, name) for each in found] for name in RESOURCES}
+    return Resources(**{name: scattered(rows, parts, len(batch)) for name, parts in columns.items()})
 
 
 def _source_buffers(batch: GemmBatch, buffer: Values, buffers: Values) -> Values:

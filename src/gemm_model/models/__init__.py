@@ -9,17 +9,14 @@ from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from gemm_model.config import YAML_SUFFIXES, is_yaml_file
 from gemm_model.config.options import check_options
-from gemm_model.core.batch import GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
-from gemm_model.core.heuristic_choice import HeuristicChoice
-from gemm_model.core.prediction import BatchPrediction, Evaluation, LeastTimes, Prediction
 from gemm_model.core.records import require_kind
-from gemm_model.kernels.feasibility import Grid
+from gemm_model.kernels.model import Model as Model
 
 _MODULES = {
     "SOLModel": "gemm_model.classic_models.sol",
@@ -38,61 +35,6 @@ FILE_SUFFIXES = (*YAML_SUFFIXES, RESIDUAL_SUFFIX)
 
 _BY_LOWER_NAME = {name.lower(): name for name in _MODULES} | {"warpspecializedmodel": DEFAULT_MODEL}
 """Models by lower-case name; the last entry is the kernel model's former name, found in older files."""
-
-
-class Model(Protocol):
-    """A pure function from a batch to predictions, for a given GPU and given options.
-
-    `kernels.array_model.ArrayModel` gives the rest of it to a model that has `predict_batch`.
-
-    The class is called as `Model(gpu, **options)`; options are the keys of `config/model/<name>.yaml`.
-    """
-
-    @property
-    def gpu(self) -> GpuSpec: ...
-
-    @property
-    def needs_tile(self) -> bool:
-        """Whether the model needs the kernel's tile besides the problem."""
-        ...
-
-    @property
-    def beyond_plain(self) -> bool:
-        """Whether the model supports other kinds of problem: epilogues, groups, scales, convolutions."""
-        ...
-
-    @property
-    def prices_split_k(self) -> bool:
-        """Whether the model prices split-K; rankings by other models split nothing."""
-        ...
-
-    @property
-    def regime(self) -> str | None:
-        """The regime whose times it predicts; None for a model with a single one."""
-        ...
-
-    @property
-    def l2(self) -> str | None:
-        """What L2 holds at the start; None for a model that does not ask."""
-        ...
-
-    def heuristic_choice(self, family: str) -> HeuristicChoice:
-        """A library's heuristic choice, relative to the kernel predicted fastest."""
-        ...
-
-    def predict_batch(self, batch: GemmBatch) -> BatchPrediction: ...
-
-    def predict_row(self, row: GemmBatch) -> Prediction:
-        """The prediction of one row of Python numbers (`batch.numbers_of`)."""
-        ...
-
-    def least_times(self, grid: Grid) -> LeastTimes:
-        """Lower bounds of the kernels' times in a grid, at a fraction of the cost of `evaluate`."""
-        ...
-
-    def evaluate(self, grid: Grid) -> Evaluation:
-        """The kernels of a grid, in all of their tile orders."""
-        ...
 
 
 def models() -> list[str]:

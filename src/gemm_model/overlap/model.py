@@ -23,78 +23,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from gemm_model.config.numbers import room_numbers
+from gemm_model.config import read_toml
+from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.kernels.array_model import ArrayModel
+from gemm_model.kernels.model import Model
 from gemm_model.overlap.config import TILE_K_BYTES, UNIT_M, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.plan import plan_build
 
-
-def fitted(low: float, guess: float, high: float) -> Any:
-    """A constant that a fit keeps within bounds: traces of single layers and earlier fits tell them and the guess."""
-    return field(metadata={"bounds": (low, guess, high)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapParameters:
-    """Physical constants of a GPU and of the two kernels, fitted to measured chains."""
-
-    dram_bytes_per_us: float = fitted(3.5e6, 4.26e6, 4.8e6)
-    """Weights streamed from DRAM by all SMs."""
-    l2_bytes_per_us: float = fitted(4e6, 5e6, 9e6)
-    """Prefetched weights read from L2 by all SMs."""
-    activation_bytes_per_us: float = fitted(5e6, 2.4e7, 1e8)
-    """Activations that all SMs read from L2, beside the weights."""
-    launch_us: float = fitted(0.4, 0.41, 1.2)
-    """From the last CTA's trigger (or end) to the first instruction of the dependent kernel."""
-    release_us: float = fitted(0.3, 0.41, 1.3)
-    """From the end of a kernel to the end of the wait in its dependents."""
-    serial_launch_us: float = fitted(0.5, 0.8, 3.0)
-    """From the end of a kernel to the next one's first instruction without dependent launch."""
-    previous_us: float = fitted(0.1, 0.11, 1.5)
-    """The previous kernel's stores and end, in an idle memory system."""
-    read_us: float = fitted(0.1, 0.15, 1.0)
-    """Its read of a row of `access_elements` (config/numbers) from an idle memory system."""
-    loaded_read_us: float = fitted(0.2, 0.5, 8.0)
-    """The most that this read waits behind the ring fill of the GEMM behind it."""
-    loaded_store_us: float = fitted(0.1, 1.8, 6.0)
-    """The most that its stores and end wait behind the ring fill."""
-    build_us: float = fitted(0.0, 1.5, 4.0)
-    """From the start of the GEMM's CTAs to a memory system so full that others notice."""
-    head_us: float = fitted(0.1, 0.5, 3.0)
-    """From the end of the wait to the first free stage of the ring: activations, first MMA."""
-    step_us: float = fitted(0.03, 0.12, 0.4)
-    """One K tile through barrier, MMA and release."""
-    sm_bytes_per_us: float = fitted(3e4, 8.8e4, 9e4)
-    """Weights that one SM alone can stream from DRAM."""
-    packed_sm_bytes_per_us: float = fitted(2e4, 3.8e4, 9e4)
-    """The same, with all its room taken, where a layer is packed on a part of the SMs."""
-    tail_us: float = fitted(0.5, 1.35, 6.0)
-    """From the last byte to the end of the grid: latency, MMA, epilogue."""
-    unfairness: float = fitted(0.0, 0.03, 0.4)
-    """How much longer than the mean SM the last one waits for its share of DRAM."""
-    exchange_us: float = fitted(0.0, 0.37, 1.5)
-    """Sum over a cluster, per doubling of its CTAs."""
-    imbalance: float = fitted(0.0, 0.2, 2.0)
-    """Share of the rows' imbalance that shows as a longer tail."""
-    spread: float = fitted(0.0, 0.05, 0.6)
-    """Share of a main loop in which CTAs leave one after another: where the next layer's may start."""
-    kept_share: float = fitted(0.0, 0.78, 1.0)
-    """Share of L2 that keeps prefetched weights until they are used."""
-    late_share: float = fitted(0.0, 0.15, 1.0)
-    """Cost of a prefetch issued after the wait, as a share of reading its bytes from DRAM."""
-    switch_us: float = fitted(0.0, 0.16, 1.0)
-    """Extra cost of a main loop with prefetched weights if an SM has only one CTA."""
-    chain_us: float = fitted(0.0, 4.4, 10.0)
-    """Start of the chain's graph."""
+OverlapParameters = Numbers
+PARAMETERS: Mapping[str, Any] = read_toml("overlap_parameters")
+"""Of each number of `OverlapParameters` its unit, bounds and meaning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,7 +362,7 @@ def _mainloop_us(
     return main
 
 
-class OverlapModel(ArrayModel):
+class OverlapModel(Model):
     """Time per layer of a chain in which a norm precedes each GEMM and both overlap their neighbours.
 
     The weights are the larger of the two operands, the activations the smaller, of at most 128 tokens; the
@@ -441,9 +387,7 @@ class OverlapModel(ArrayModel):
             )
         if layers < 1:
             raise InputError(f"OverlapModel: layers must be at least 1, not {layers}")
-        known = [spec.name for spec in fields(OverlapParameters)]
-        if sorted(parameters) != sorted(known):
-            odd = sorted(set(parameters) ^ set(known))
+        if odd := sorted(set(parameters) ^ set(PARAMETERS)):
             raise InputError(f"OverlapModel: parameters {', '.join(odd)} are missing or unknown")
         self.gpu = gpu
         self.parameters = OverlapParameters(**{name: float(value) for name, value in parameters.items()})

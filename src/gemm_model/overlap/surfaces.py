@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from gemm_model.core.batch import FloatArray
 from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
-from gemm_model.overlap.model import LayerCase, OverlapParameters, chains_of, timeline
+from gemm_model.overlap.model import PARAMETERS, LayerCase, OverlapParameters, chains_of, timeline
 from gemm_model.tables.columns import COUNT, SIZE, TIME, NumberColumn, read_columns
 
 BUILD_COLUMNS = ("a_type", "b_type", "split_k", "stages", "clusters", "fill_delay_clocks")
@@ -168,8 +167,7 @@ def fit_parameters(table: pd.DataFrame, gpu: GpuSpec, *, starts: int = 3, seed: 
     """
     from scipy.optimize import least_squares
 
-    names = [spec.name for spec in fields(OverlapParameters)]
-    low, guess, high = np.array([spec.metadata["bounds"] for spec in fields(OverlapParameters)]).T
+    low, guess, high = np.array([each["bounds"] for each in PARAMETERS.values()]).T
     chains = chains_of(cases_of(table, gpu), gpu)
     measured = np.log(table["layer_us"].to_numpy())
     overlapped = np.flatnonzero(table["serialized"].to_numpy() == 0)
@@ -178,14 +176,14 @@ def fit_parameters(table: pd.DataFrame, gpu: GpuSpec, *, starts: int = 3, seed: 
     margin = np.clip(slower - RESOLVED, 0.0, MARGIN)
 
     def residuals(values: FloatArray) -> FloatArray:
-        parameters = OverlapParameters(**dict(zip(names, values.tolist(), strict=True)))
+        parameters = OverlapParameters(**dict(zip(PARAMETERS, values.tolist(), strict=True)))
         error = np.log(timeline(chains, parameters, gpu.l2_bytes, LAYERS).layer_us) - measured
         contrast = error[overlapped] - error[best]
         misled = np.minimum(contrast + slower - margin, 0.0)
         return np.concatenate([error, CONTRAST_WEIGHT * contrast, MISLED_WEIGHT * misled])
 
     random, inside = np.random.default_rng(seed), 1e-3 * (high - low)
-    factors = [1.0, *(np.exp(random.normal(0.0, SPREAD, len(names))) for _ in range(starts - 1))]
+    factors = [1.0, *(np.exp(random.normal(0.0, SPREAD, len(PARAMETERS))) for _ in range(starts - 1))]
     results = [
         least_squares(
             residuals,
@@ -199,7 +197,7 @@ def fit_parameters(table: pd.DataFrame, gpu: GpuSpec, *, starts: int = 3, seed: 
         for factor in factors
     ]
     found = min(results, key=lambda result: float(result.cost))
-    return OverlapParameters(**dict(zip(names, found.x.tolist(), strict=True)))
+    return OverlapParameters(**dict(zip(PARAMETERS, found.x.tolist(), strict=True)))
 
 
 def _best_rows(table: pd.DataFrame) -> np.ndarray:

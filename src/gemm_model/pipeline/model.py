@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
+from gemm_model.config.numbers import Numbers
+from gemm_model.config.options import packaged_options
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
-from gemm_model.core.errors import InputError
+from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction
-from gemm_model.kernels.array_model import ArrayModel
 from gemm_model.kernels.feasibility import Resources, resources_by_row
+from gemm_model.kernels.model import Model
 from gemm_model.pipeline.machine import (
     CONSUMERS,
     PS_PER_US,
@@ -36,50 +37,36 @@ FITTED_ON = "h200"
 LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRates:
-    """Pipeline rates that a GPU's description lacks, fitted to the H200's bf16 kernels."""
-
-    launch_us: float = 4.87
-    math_efficiency: float = 0.839
-    math_startup_clk: float = 7.9
-    load_bytes_per_clk: float = 107.0
-    load_startup_clk: float = 88.0
-    load_latency_clk: float = 1019.0
-    device_load_efficiency: float = 1.274
-    dram_efficiency: float = 0.869
-    epilogue_clk: float = 1092.0
-    epilogue_elements_per_clk: float = 11.46
-
-    def machine(self, gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
-        """The pipeline machine of a GPU; clocks become times at its SM clock."""
-        clk = gpu.sm_clk_mhz
-        device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
-        return PipelineMachine(
-            name=gpu.name,
-            sm_count=gpu.sm_count,
-            math_startup_us=self.math_startup_clk / clk,
-            load_bytes_per_us=self.load_bytes_per_clk * clk,
-            load_startup_us=self.load_startup_clk / clk,
-            load_latency_us=self.load_latency_clk / clk,
-            device_load_bytes_per_us=device_bytes_per_us * self.device_load_efficiency,
-            device_fresh_bytes_per_us=gpu.dram_bytes_per_us * self.dram_efficiency,
-            epilogue_us=self.epilogue_clk / clk,
-            epilogue_elements_per_us=self.epilogue_elements_per_clk * clk,
-            init_us=self.launch_us,
-            dma_warps=dma_warps,
-            pads_k=True,
-        )
+def machine_with(rates: Numbers, gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
+    """The pipeline machine of a GPU; clocks become times at its SM clock."""
+    clk = gpu.sm_clk_mhz
+    device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
+    return PipelineMachine(
+        name=gpu.name,
+        sm_count=gpu.sm_count,
+        math_startup_us=rates.math_startup_clk / clk,
+        load_bytes_per_us=rates.load_bytes_per_clk * clk,
+        load_startup_us=rates.load_startup_clk / clk,
+        load_latency_us=rates.load_latency_clk / clk,
+        device_load_bytes_per_us=device_bytes_per_us * rates.device_load_efficiency,
+        device_fresh_bytes_per_us=gpu.dram_bytes_per_us * rates.dram_efficiency,
+        epilogue_us=rates.epilogue_clk / clk,
+        epilogue_elements_per_us=rates.epilogue_elements_per_clk * clk,
+        init_us=rates.launch_us,
+        dma_warps=dma_warps,
+        pads_k=True,
+    )
 
 
-class PipelineModel(ArrayModel):
+class PipelineModel(Model):
     """runtime = T_INIT + the busiest SM's tiles, each a pipeline of loads and math through a ring buffer.
 
     Source: Liu and Grover, 'A Performance Model for Warp Specialization Kernels'; docs/models/pipeline.md.
 
     `machine` names a packaged machine or a YAML file; 'auto' makes one from the GPU: its math rate, its L2
-    rates, and `GpuRates`, each an option of its own. `consumers` 'auto' follows each kernel's schedule. A
-    GPU with tensor memory keeps two accumulators, so that epilogues overlap as with ping-pong.
+    rates, and what was fitted to the H200's bf16 kernels, each an option of its own (`config/model`).
+    `consumers` 'auto' follows each kernel's schedule. A GPU with tensor memory keeps two accumulators, so that
+    epilogues overlap as with ping-pong.
     """
 
     needs_tile = True
@@ -99,9 +86,12 @@ class PipelineModel(ArrayModel):
         self.gpu = gpu
         self.consumers = consumers
         self.parameters = dict(parameters or {})
-        self.rates = GpuRates(**rates)
+        known = packaged_options("PipelineModel")
+        for name in rates:
+            require_one_of(f"unknown option {name!r}", name, known)
+        self.rates = Numbers(**{**known, **rates})
         self.machine = machine
-        self._base = self.rates.machine(gpu, dma_warps) if machine == "auto" else load_machine(machine)
+        self._base = machine_with(self.rates, gpu, dma_warps) if machine == "auto" else load_machine(machine)
 
     def machine_of(self, batch: GemmBatch, consumers: str) -> PipelineMachine:
         """The machine that runs the kernels of a batch."""

@@ -86,17 +86,11 @@ class Kernels:
     numbers: Numbers
     resources: Resources
 
-    def take(self, rows: NDArray[np.int64]) -> Kernels:
-        """Some of the configurations."""
-        return replace(self, grid=self.grid.take(rows), resources=self.resources.take(rows))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Launches:
+class Launches(Kernels):
     """A grid of configurations of one product on a card: what all formulas take."""
 
-    product: ServedProduct
-    kernels: Kernels
     step_sm_clk: FloatArray
     """What a k step of a tile takes of its SM while others wait for data."""
     step_work_clk: FloatArray
@@ -112,28 +106,13 @@ class Launches:
         """Some of the configurations."""
         return replace(
             self,
-            kernels=self.kernels.take(rows),
+            grid=self.grid.take(rows),
+            resources=self.resources.take(rows),
             step_sm_clk=self.step_sm_clk[rows],
             step_work_clk=self.step_work_clk[rows],
             row_tiles=self.row_tiles[rows],
             launched=self.launched[rows],
         )
-
-    @property
-    def grid(self) -> TileGrid:
-        return self.kernels.grid
-
-    @property
-    def gpu(self) -> GpuSpec:
-        return self.kernels.gpu
-
-    @property
-    def numbers(self) -> Numbers:
-        return self.kernels.numbers
-
-    @property
-    def resources(self) -> Resources:
-        return self.kernels.resources
 
     @property
     def columns(self) -> FloatArray:
@@ -193,7 +172,10 @@ def launches_of(
     tiles = [row_tiles(product, int(size), routing) for size in sizes]
     return Launches(
         product=product,
-        kernels=kernels,
+        grid=grid,
+        gpu=gpu,
+        numbers=kernels.numbers,
+        resources=kernels.resources,
         step_sm_clk=step_sm_clk,
         step_work_clk=step_work_clk,
         row_tiles=np.array([each.tiles for each in tiles])[size_of_each],

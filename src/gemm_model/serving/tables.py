@@ -7,7 +7,6 @@ cta_m, cta_n, cta_k, group_m, warps, stages; runtime_us. An empty cell stands fo
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -40,18 +39,20 @@ DOES_NOT_FIT = "does not fit"
 """Disposition of configurations that need more shared memory than a CTA has."""
 
 
+def names_served(frame: pd.DataFrame) -> bool:
+    names = frame.columns.astype(str).str.strip()
+    return "tokens" in names and "m" not in names
+
+
 def is_served(path: Path) -> bool:
     """Whether a file's header has tokens and no m: its rows are products of served layers."""
     if path.suffix.lower() in READERS and path.is_file():
-        names = read_table(path).columns.tolist()
-        return "tokens" in names and "m" not in names
+        return names_served(read_table(path))
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
-            header = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error):
+        header = pd.read_csv(path, nrows=0, comment="#", encoding="utf-8-sig", skipinitialspace=True)
+    except (OSError, EOFError, ValueError, zlib.error):
         return False  # whoever reads the table says what is wrong with it
-    names = [name.strip().strip('"') for name in header.split(",")]
-    return "tokens" in names and "m" not in names
+    return names_served(header)
 
 
 def predict_served(frame: pd.DataFrame, gpu: GpuSpec, routing: str = "uniform") -> pd.DataFrame:
