@@ -1,6 +1,6 @@
 """The timeline: cases that can be added up by hand, limits, and the measured chains."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -206,7 +206,7 @@ def test_the_best_of_all_starts_is_taken(gpu, monkeypatch):
 
     monkeypatch.setattr("scipy.optimize.least_squares", solve)
     found = fit_parameters(table.assign(layer_us=layer_us), gpu, starts=3)
-    assert asdict(found) == pytest.approx(guess)
+    assert vars(found) == pytest.approx(guess)
     assert np.log(starts[1] / starts[0]).std() == pytest.approx(0.3, abs=0.15)
 
 

@@ -95,7 +95,7 @@ def test_a_named_machine_runs_the_kernel():
 
 def test_defaults_are_those_of_the_configuration():
     defaults = {name: spec.default for name, spec in inspect.signature(PipelineModel).parameters.items()}
-    defaults |= vars(PipelineModel(H200).rates)
+    defaults |= PipelineModel(H200).rates
     options = load_config(["model=PipelineModel"])["model_opts"]
     assert options.pop("parameters") == {}
     assert {name: defaults[name] for name in options} == options

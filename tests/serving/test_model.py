@@ -50,8 +50,8 @@ def test_fp8_experts_are_swapped_below_64_rows_on_hopper_alone():
 def test_an_mma_of_64_by_256_takes_128_clocks():
     # 2 x 64 x 256 x 16 FLOP at 4,096 a clock; below 64 columns the operands' bytes take longer.
     dense = ServedProduct(tokens=64, n=256, k=16)
-    assert model.mma_clk(launches(dense, 64, 256, 16, 1).kernels)[0] == pytest.approx(128.0)
-    assert model.mma_clk(launches(dense, 64, 32, 16, 1).kernels)[0] == pytest.approx((2048 + 32 * 32) / 128)
+    assert model.mma_clk(launches(dense, 64, 256, 16, 1))[0] == pytest.approx(128.0)
+    assert model.mma_clk(launches(dense, 64, 32, 16, 1))[0] == pytest.approx((2048 + 32 * 32) / 128)
 
 
 def test_decode_is_bound_by_the_weights_of_active_experts():
@@ -91,7 +91,7 @@ def test_warps_read_the_operands_of_mmas_from_registers():
     # 16 x 64 by four warps: each reads the 16 rows, and 16 columns of its own. 16 x 32 by eight: four beside each
     # other read the rows, and two below each other the same columns.
     tiles = (16, 64, 64, 1, 4), (16, 32, 64, 1, 8)
-    read = [model.operand_bytes(launches(SMALL, *tile, gpu="a100_sxm_80gb").kernels)[0] for tile in tiles]
+    read = [model.operand_bytes(launches(SMALL, *tile, gpu="a100_sxm_80gb"))[0] for tile in tiles]
     assert read == [(16 * 4 + 64) * 64 * 2, (16 * 4 + 32 * 2) * 64 * 2]
 
 

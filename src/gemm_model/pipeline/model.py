@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
-from gemm_model.config.numbers import Numbers
 from gemm_model.config.options import packaged_options
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
@@ -37,22 +36,22 @@ FITTED_ON = "h200"
 LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 
-def machine_with(rates: Numbers, gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
+def machine_with(rates: Mapping[str, Any], gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
     """The pipeline machine of a GPU; clocks become times at its SM clock."""
     clk = gpu.sm_clk_mhz
     device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
     return PipelineMachine(
         name=gpu.name,
         sm_count=gpu.sm_count,
-        math_startup_us=rates.math_startup_clk / clk,
-        load_bytes_per_us=rates.load_bytes_per_clk * clk,
-        load_startup_us=rates.load_startup_clk / clk,
-        load_latency_us=rates.load_latency_clk / clk,
-        device_load_bytes_per_us=device_bytes_per_us * rates.device_load_efficiency,
-        device_fresh_bytes_per_us=gpu.dram_bytes_per_us * rates.dram_efficiency,
-        epilogue_us=rates.epilogue_clk / clk,
-        epilogue_elements_per_us=rates.epilogue_elements_per_clk * clk,
-        init_us=rates.launch_us,
+        math_startup_us=rates["math_startup_clk"] / clk,
+        load_bytes_per_us=rates["load_bytes_per_clk"] * clk,
+        load_startup_us=rates["load_startup_clk"] / clk,
+        load_latency_us=rates["load_latency_clk"] / clk,
+        device_load_bytes_per_us=device_bytes_per_us * rates["device_load_efficiency"],
+        device_fresh_bytes_per_us=gpu.dram_bytes_per_us * rates["dram_efficiency"],
+        epilogue_us=rates["epilogue_clk"] / clk,
+        epilogue_elements_per_us=rates["epilogue_elements_per_clk"] * clk,
+        init_us=rates["launch_us"],
         dma_warps=dma_warps,
         pads_k=True,
     )
@@ -89,7 +88,7 @@ class PipelineModel(Model):
         known = packaged_options("PipelineModel")
         for name in rates:
             require_one_of(f"unknown option {name!r}", name, known)
-        self.rates = Numbers(**{**known, **rates})
+        self.rates: dict[str, Any] = {**known, **rates}
         self.machine = machine
         self._base = machine_with(self.rates, gpu, dma_warps) if machine == "auto" else load_machine(machine)
 
@@ -104,7 +103,7 @@ class PipelineModel(Model):
                 "mac_per_us": flop_per_clk_per_sm(batch, self.gpu)
                 / FLOP_PER_MAC
                 * self.gpu.sm_clk_mhz
-                * self.rates.math_efficiency,
+                * self.rates["math_efficiency"],
                 "a_element_bytes": batch.a_bytes_per_element,
                 "b_element_bytes": batch.b_bytes_per_element,
             }
