@@ -46,6 +46,10 @@ class Copying:
         """Of all that copies."""
         return copies.kernels * self.kernel_us + copies.moved_bytes / self.gb_per_s / 1e3
 
+    def time_us(self, fastest_us: Values, copies: Copies) -> Values:
+        """Of the whole call."""
+        return fastest_us * (1.0 + self.share) + self.copied_us(copies)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierWork:
