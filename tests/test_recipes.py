@@ -17,6 +17,13 @@ FAMILY = """
 like = ["quack-sm90"]
 name = "toy"
 """
+MECHANISM = """
+[toy]
+meaning = "Every kernel waits for a toy."
+resource = "LAUNCH"
+of_code = true
+wait_us = {unit = "us", start = 7.0, bounds = [0.0, 10.0], neutral = 0.0, meaning = "the wait", source = "a toy"}
+"""
 VERB = '''"""`gemm-model greet`: says what it is given."""
 
 import argparse
@@ -59,7 +66,7 @@ def edit(path, pattern, new):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """`gemm-model` of a copy of the package to which a GPU, a family, a provider and a verb were added."""
+    """`gemm-model` of a copy of the package to which a GPU, a family, a mechanism, a provider and a verb were added."""
     folder = tmp_path_factory.mktemp("package")
     package = folder / "gemm_model"
     shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -69,6 +76,10 @@ def run(tmp_path_factory):
     with (package / "config/families.toml").open("a") as families:
         families.write(FAMILY)
     edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
+
+    with (package / "config/mechanisms.toml").open("a") as mechanisms:
+        mechanisms.write(MECHANISM)
+    edit(package / "kernel_model/launch.py", r"spread_us \+ launch\.kernel_us", r"\g<0> + numbers.toy.wait_us")
 
     (package / "commands/greet.py").write_text(VERB)
     (package / "config/commands/greet.toml").write_text(
@@ -108,6 +119,14 @@ def test_a_kernel_family_is_a_table_and_its_name_in_a_list(run):
     )
     assert found["result"]["candidates"] > 100
     assert predicted_us(run, "--kernel", "toy") > 0
+
+
+def test_a_mechanism_is_a_table_and_a_formula_and_can_be_switched_off(run):
+    words = ("--kernel", "quack", "--residual", "off")
+    known = predict(GemmProblem.of(4096, 4096, 4096), LARGE, "h200", residual="off").runtime_us
+    assert predicted_us(run, *words) == pytest.approx(known + 7.0, abs=0.1)
+    assert predicted_us(run, *words, "model_opts.without=[toy]") == pytest.approx(known, rel=1e-3)
+    assert "every kernel waits for a toy" in run("list", "mechanisms").lower()
 
 
 def test_a_provider_is_a_class_that_needs_no_list(run):
