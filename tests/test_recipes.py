@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gemm_model import GemmProblem, KernelConfig, predict
+
 pytestmark = pytest.mark.slow
 SOURCES = Path(__file__).parents[1] / "src" / "gemm_model"
 FAMILY = """
@@ -64,22 +66,36 @@ def edit(path, pattern, new):
     path.write_text(text)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """`gemm-model` of a copy of the package to which a GPU, a family, a mechanism, a provider and a verb were added."""
-    folder = tmp_path_factory.mktemp("package")
+def copied(folder):
     package = folder / "gemm_model"
     shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("__pycache__"))
+    return package
+
+
+def verbs_of(folder):
+    """`gemm-model` of the package that lies in a folder."""
+
+    def run(*words):
+        command = [sys.executable, "-m", "gemm_model.cli", *words]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """`gemm-model` of a copy of the package to which a GPU, a family, a provider and a verb were added."""
+    folder = tmp_path_factory.mktemp("package")
+    package = copied(folder)
     card = (package / "config/gpu/h200.yaml").read_text().replace("name: h200", "name: toy_card", 1)
     (package / "config/gpu/toy_card.yaml").write_text(card)
 
     with (package / "config/families.toml").open("a") as families:
         families.write(FAMILY)
     edit(package / "core/kernel_config.py", r"(\nKERNELS = \([^)]*)\)", r'\1, "toy")')
-
-    with (package / "config/mechanisms.toml").open("a") as mechanisms:
-        mechanisms.write(MECHANISM)
-    edit(package / "kernel_model/launch.py", r"spread_us \+ launch\.kernel_us", r"\g<0> + numbers.toy.wait_us")
 
     (package / "commands/greet.py").write_text(VERB)
     (package / "config/commands/greet.toml").write_text(
@@ -90,14 +106,7 @@ def run(tmp_path_factory):
     (folder / "library.py").write_text(PROVIDER)
     (folder / "sizes.csv").write_text("m,n,k\n512,512,512\n")
 
-    def run(*words):
-        command = [sys.executable, "-m", "gemm_model.cli", *words]
-        environment = os.environ | {"PYTHONPATH": str(folder)}
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
+    return verbs_of(folder)
 
 
 def predicted_us(run, *words):
@@ -121,12 +130,28 @@ def test_a_kernel_family_is_a_table_and_its_name_in_a_list(run):
     assert predicted_us(run, "--kernel", "toy") > 0
 
 
-def test_a_mechanism_is_a_table_and_a_formula_and_can_be_switched_off(run):
+def test_a_mechanism_is_a_table_a_formula_and_its_fit_and_can_be_switched_off(tmp_path):
+    package, run = copied(tmp_path), verbs_of(tmp_path)
+    with (package / "config/mechanisms.toml").open("a") as mechanisms:
+        mechanisms.write(MECHANISM)
+    for calibration in (package / "config/calibration").glob("*/[!s]*.yaml"):
+        edit(
+            calibration,
+            r"\n(?=  launch\.kernel_us)",
+            "\n  toy.wait_us: {value: 7.0, unit: us, source: a toy}\n",
+        )
+    edit(
+        package / "kernel_model/launch.py", r"spread_us \+ launch\.kernel_us", r"\g<0> + numbers.toy.wait_us"
+    )
     words = ("--kernel", "quack", "--residual", "off")
-    known = predict(GemmProblem.of(4096, 4096, 4096), LARGE, "h200", residual="off").runtime_us
+    known = predict(
+        GemmProblem.of(4096, 4096, 4096),
+        KernelConfig(cta_m=128, cta_n=256, cluster_m=2),
+        "h200",
+        options={"residual": "off"},
+    ).runtime_us
     assert predicted_us(run, *words) == pytest.approx(known + 7.0, abs=0.1)
     assert predicted_us(run, *words, "model_opts.without=[toy]") == pytest.approx(known, rel=1e-3)
-    assert "every kernel waits for a toy" in run("list", "mechanisms").lower()
 
 
 def test_a_provider_is_a_class_that_needs_no_list(run):
