@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from measured import rows_of
 
-from gemm_model.core.errors import GemmModelError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import STREAM_K, KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import GemmModelError
 from gemm_model.models import DEFAULT_MODEL, create_model
 from gemm_model.tables.accuracy import choice_figures
 from gemm_model.tables.table import predict_frame, runtimes_us, usable_rows

@@ -48,12 +48,12 @@ from gemm_model.choice.selection import Ranker
 from gemm_model.choice.table_ranking import rank_table
 from gemm_model.config import gpu_names, load_gpu_mapping
 from gemm_model.core.dtypes import element_type, operand_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED
+from gemm_model.errors import InputError
 from gemm_model.integrations.aiconfigurator import fallen_share
 from gemm_model.integrations.profile import on_cuda_cores
 from gemm_model.kernel_model.calibration_file import calibration_for, heuristic_choices

@@ -32,8 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from gemm_model import GemmTimer
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.errors import InputError
 from gemm_model.integrations.torch_operators import GEMM
 
 CONTEXT = 1024

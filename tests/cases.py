@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 
 def cases(test_file: str, test: str) -> tuple[list[str], list[Any]]:

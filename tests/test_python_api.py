@@ -307,7 +307,7 @@ import gemm_model
 assert hasattr(gemm_model, "GemmTimer")
 try:
     gemm_model.GemmTimer("h200")
-except gemm_model.core.errors.MissingExtraError as error:
+except gemm_model.errors.MissingExtraError as error:
     print(error)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from gemm_model.core.attention import AttentionConfig, AttentionProblem
     from gemm_model.core.conv import ConvProblem
     from gemm_model.core.epilogue import Epilogue
-    from gemm_model.core.errors import InputError
     from gemm_model.core.gpu import GpuSpec, load_gpu
     from gemm_model.core.grouped import GroupedGemm
     from gemm_model.core.kernel_config import KernelConfig
     from gemm_model.core.prediction import Prediction
     from gemm_model.core.problem import GemmProblem
     from gemm_model.core.routing import Routing
+    from gemm_model.errors import InputError
     from gemm_model.integrations.torch_timer import GemmTimer
     from gemm_model.integrations.triton import triton_perf_model
     from gemm_model.kernel_model.explanation import explain
@@ -38,7 +38,7 @@ _HOMES = {
     **{"AttentionConfig": "core.attention", "expected_time": "choice.expected", "Ranker": "choice.selection"},
     **{"rank_routing": "choice.expected", "Prediction": "core.prediction", "Parallelism": "serving.layers"},
     **{"families": "kernels.registry", "GroupedGemm": "core.grouped", "GemmProblem": "core.problem"},
-    **{"Step": "serving.model_parts", "Epilogue": "core.epilogue", "InputError": "core.errors"},
+    **{"Step": "serving.model_parts", "Epilogue": "core.epilogue", "InputError": "errors"},
     **{"rank": "choice.selection", "ConvProblem": "core.conv", "load_gpu": "core.gpu", "GpuSpec": "core.gpu"},
     **{"models": "models"},
 }
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
         return _installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gemm_model.core.errors import MissingExtraError
+    from gemm_model.errors import MissingExtraError
 
     try:
         found = globals()[name] = getattr(import_module(f"gemm_model.{_HOMES[name]}"), name)

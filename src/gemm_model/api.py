@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.attention.model import attention_model
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
+from gemm_model.errors import InputError
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.models import DEFAULT_MODEL, model_for, require_known
 
@@ -45,7 +45,7 @@ def predict(
     True
     >>> predict(problem, kernel, "pdp11")
     Traceback (most recent call last):
-    gemm_model.core.errors.InputError: unknown GPU 'pdp11'; expected one of `gemm-model list gpus` (or a YAML file)
+    gemm_model.errors.InputError: unknown GPU 'pdp11'; expected one of `gemm-model list gpus` (or a YAML file)
     """
     if isinstance(problem, AttentionProblem):
         if not isinstance(config, AttentionConfig):

@@ -10,8 +10,8 @@ from gemm_model.commands import benchmark
 from gemm_model.commands.common import show
 from gemm_model.commands.options import add_verb
 from gemm_model.commands.predict import predict_table_file
-from gemm_model.core.errors import InputError
 from gemm_model.core.settings import load_settings
+from gemm_model.errors import InputError
 
 CLASSIC_DEFAULTS = {"gpu": "b200_1300mhz", "model": "WSPersistentGEMMModel"}
 

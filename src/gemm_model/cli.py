@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gemm_model.commands.options import add_verb, check_endings
 from gemm_model.config import read_toml
-from gemm_model.core.errors import GemmModelError, InputError
+from gemm_model.errors import GemmModelError, InputError
 
 if TYPE_CHECKING:
     from gemm_model.report.document import Document

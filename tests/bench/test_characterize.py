@@ -15,8 +15,8 @@ from gemm_model.bench.characterization import (
 )
 from gemm_model.cli import main
 from gemm_model.config import gpu_names, load_gpu_mapping
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import gpu_from_mapping, load_gpu
+from gemm_model.errors import InputError
 from tests.cases import cases
 
 CARD, PASS = yaml.safe_load(Path(__file__).with_name("characterized.yaml").read_text()).values()

@@ -9,7 +9,7 @@ import yaml
 from gemm_model.bench.cublas_names import cells_of_names, parse_cublas_name, parse_sgemm_name
 from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.core.conv import ConvProblem
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from tests.cases import cases
 
 NAME = (

@@ -9,7 +9,7 @@ from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.provider import CompileError, LibraryChoice, UnsupportedError
 from gemm_model.bench.rows import Row, row_from_columns
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 
 HOPPER = (9, 0)
 BF16 = GemmProblem.of(256, 512, 1024, "bf16")

@@ -28,7 +28,7 @@ from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.classic_scripts import benchmark_main
 from gemm_model.commands import benchmark
 from gemm_model.config import load_config
-from gemm_model.core.errors import MissingExtraError
+from gemm_model.errors import MissingExtraError
 from tests.bench import fakes
 from tests.cases import cases
 

@@ -12,8 +12,8 @@ from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.bench import tracer
 from gemm_model.bench.provider import Operands
 from gemm_model.bench.rows import Row, write_plan
-from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.files import sole_writer
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.timeline.trace import read_trace_table
 from tests.bench.fakes import LAUNCH_FAILS, NO_MEMORY, FakeDevice, FakeProvider
 from tests.timeline.iket_sample import sample, write_sample

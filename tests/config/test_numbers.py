@@ -16,9 +16,12 @@ from gemm_model.config import CONFIG_DIR, load_config, resolve_config
 from gemm_model.config.numbers import NUMBERS_DIR, load_numbers, room_numbers
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.settings import load_settings
-from tests.cases import cases
+from tests.cases import calls, cases
 from tests.gate.numbers import ROOMS, recorded, shipped
 from tests.typed_numbers import calibration
+
+
+test_calls = calls(__file__)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import (
     atomic_path,
     atomic_write,
@@ -20,6 +19,7 @@ from gemm_model.core.files import (
     sole_writer,
 )
 from gemm_model.core.processes import local_processes
+from gemm_model.errors import InputError
 
 
 def mode_of(path):

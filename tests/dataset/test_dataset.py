@@ -9,9 +9,9 @@ import pytest
 
 from gemm_model.bench.rows import COLUMNS as BENCHMARK_COLUMNS
 from gemm_model.bench.rows import TABLE_COLUMNS
-from gemm_model.core.errors import InputError
 from gemm_model.dataset.compare import compare
 from gemm_model.dataset.schema import COLUMNS, typed
+from gemm_model.errors import InputError
 from tests.conftest import ROOT
 
 pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not installed")

@@ -22,9 +22,9 @@ from gemm_model.bench.provider import load_provider
 from gemm_model.bench.row_log import line_of
 from gemm_model.bench.runner import RunOptions, Sweep, cut, remarks_on
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
-from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
+from gemm_model.errors import InputError, PartialResultError
 from gemm_model.fleet import cluster, journal
 from gemm_model.fleet.sweep import Stream, cards_of, crew_of
 from tests.bench import fakes

@@ -25,7 +25,7 @@ from torch._inductor.lookup_table import LookupTableChoices
 from torch._inductor.virtualized import V
 
 import gemm_model
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.integrations import inductor, inductor_autoload
 from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import ASSUMED_INTERVALS, load_gpu, with_sms
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import (
     as_mapping,
     borrowed_bands,

@@ -12,8 +12,8 @@ import yaml
 
 from gemm_model import GemmProblem, InputError, KernelConfig, explain, load_gpu, predict, rank
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import GemmModelError
 from gemm_model.core.problem import swapped
+from gemm_model.errors import GemmModelError
 from gemm_model.kernel_model.comparison import difference
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.explanation import tied

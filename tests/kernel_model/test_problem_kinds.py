@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gemm_model as gm
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
 from gemm_model.kernel_model.epilogue import epilogue_clk, fused_clk, stall_of, tile_by_tile_clk
 from gemm_model.kernel_model.kernel import geometry_of

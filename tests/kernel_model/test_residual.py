@@ -21,7 +21,7 @@ from gemm_model.calibration.run import CalibrationResult, Choices, calibrate
 from gemm_model.calibration.tables import CalibrationData
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.kernel_model.calibration_file import load_calibration
 from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.kernel import geometry_of

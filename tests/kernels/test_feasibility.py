@@ -14,7 +14,7 @@ import gemm_model as gm
 from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import batch_of, kernel_of, numbers_of
-from gemm_model.core.errors import InputError, RefusedKernelError
+from gemm_model.errors import InputError, RefusedKernelError
 from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code, load_compiled_code
 from gemm_model.kernels.feasibility import (
     check,

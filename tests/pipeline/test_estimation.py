@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline.estimation import (
     Parameter,
     fit_machine,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import (
     PipelineKernel,

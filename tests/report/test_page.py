@@ -14,7 +14,7 @@ import pytest
 from gemm_model import GemmProblem, rank
 from gemm_model.cli import main
 from gemm_model.commands.benchmark import write_page
-from gemm_model.core.errors import MissingExtraError
+from gemm_model.errors import MissingExtraError
 from gemm_model.report.page import html as page_html_module
 from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gemm_model.commands import serve_configs
-from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.errors import MissingExtraError
 from gemm_model.serving.choose import Chosen, choices_of, confirmed
 from gemm_model.serving.frameworks import SGLANG, VLLM, framework_of
 from gemm_model.serving.layers import DenseCell

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
+from gemm_model.errors import InputError
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.residual import predicted
 from gemm_model.serving.routing import row_tiles

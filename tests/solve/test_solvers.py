@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import pipeline_cross_validation as ways
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import (
     PipelineKernel,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.timeline.chrome_trace import TraceCounter, TraceEvent, chrome_trace_json, write_chrome_trace
 from tests.timeline.trace_rules import broken_rules
 

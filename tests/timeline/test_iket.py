@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.timeline.iket import (
     LaunchedInTurns,
     TracedKernel,

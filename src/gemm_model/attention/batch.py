@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gemm_model.attention.kernels import CTAS_AN_SM, copies_rows, kernel_of, refusal, resolved
 from gemm_model.core.attention import KERNELS, SCHEDULERS, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError, RefusedKernelError, refuse_all
 
 OF_PROBLEM = ("heads", "kv_heads", "head_dim", "head_dim_v", "element_bytes", "causal", "window")
 OF_CONFIG = tuple(spec.name for spec in fields(AttentionConfig) if spec.name not in ("kernel", "scheduler"))

@@ -10,10 +10,10 @@ from gemm_model.attention.explanation import AttentionWorld, attention_differenc
 from gemm_model.attention.kernels import candidates, kernel_of, kernels_on, refusal, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import number_text
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError, require_one_of
 
 ANY_KERNEL = "any"
 SPLIT_NOTE = """\

@@ -10,9 +10,9 @@ from gemm_model.attention.kernels import SPLITS, refusal, resolved
 from gemm_model.attention.model import PARTS, UNITS, AttentionModel, elasticities, with_speeds
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.core.attention import FLAGS, SCHEDULERS, AttentionConfig, AttentionProblem, value_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.comparison import REST, Difference, differing_card, mixed_card, shapley
 from gemm_model.kernel_model.explanation import Mechanism, WhatIf
 from gemm_model.kernel_model.question import SYNONYMS, UNLIMITED, gpu_having, number_of

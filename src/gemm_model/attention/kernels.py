@@ -9,9 +9,9 @@ from math import ceil
 
 from gemm_model.config import read_toml
 from gemm_model.core.attention import AUTO, MASKS, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.records import record_from
+from gemm_model.errors import InputError
 
 MMA_DEPTH = 16
 """Depth of one MMA of 16-bit operands [elements]; head sizes are padded to it; PTX ISA."""

@@ -20,10 +20,10 @@ from gemm_model.config.numbers import NUMBERS_DIR, Numbers, room_numbers
 from gemm_model.core.attention import KERNELS, AttentionConfig, AttentionProblem
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.elementwise import smooth_maximum
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction, Prediction, interleaved
 from gemm_model.core.regimes import SUSTAINED
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.clock import burst_clock_mhz, capped_clock_share
 from gemm_model.kernel_model.traffic import kept_share, merged_share
 from gemm_model.models import DEFAULT_MODEL

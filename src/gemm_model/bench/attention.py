@@ -18,8 +18,8 @@ from gemm_model.bench.captured_graph import captured, elapsed_us
 from gemm_model.bench.provider import KernelError
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AUTO, KERNELS, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_write, csv_rows
+from gemm_model.errors import MissingExtraError, extra_needed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TIMED = ("runtime_us", "min_us", "max_us", "calls", "samples_us")

@@ -9,8 +9,8 @@ from typing import Any
 
 from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping
+from gemm_model.errors import InputError
 
 Measurement = Mapping[str, Any]
 """One measured number: `name`, its parameters, `value` and `unit`."""

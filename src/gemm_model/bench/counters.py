@@ -20,7 +20,7 @@ from typing import Any
 
 from gemm_model.bench.rows import Outcome, Row
 from gemm_model.config import read_toml
-from gemm_model.core.errors import MissingExtraError
+from gemm_model.errors import MissingExtraError
 
 METRICS: Mapping[str, str] = read_toml("other_names")["ncu"]
 """ncu's metric -> column of the table."""

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import WHOLE_COPY_BYTES
+from gemm_model.errors import InputError
 
 NVJET = re.compile(
     r"nvjet_(?:sm\d+_)?[a-z0-9]+_(?P<tile>\d+x\d+)_(?P<ring>\d+x\d+)_(?P<cluster>\d+x\d+)"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 Each = TypeVar("Each")
 

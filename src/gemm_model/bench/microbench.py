@@ -20,7 +20,7 @@ from gemm_model.bench.captured_graph import captured
 from gemm_model.bench.characterization import Measurement, Readings, measured
 from gemm_model.bench.cuda_program import CudaKernel, compile_to_cubin
 from gemm_model.bench.torch_device import TorchDevice
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 
 FOLDER = Path(__file__).with_name("microbenchmarks")
 MIB = 2**20

@@ -16,9 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError, importing
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, importing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from typing import Any
 
 from gemm_model import __version__
 from gemm_model.bench.rows import Row, table_columns
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import NEW_FILE_MODE, atomic_write, lock_alone
+from gemm_model.errors import InputError
 
 PACKAGES = (
     *("torch", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi", "triton", "cuda-bindings"),

@@ -10,12 +10,12 @@ from typing import Any
 from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import problem_of_row, whole_number
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.regimes import REGIME_NAMES
+from gemm_model.errors import InputError, require_one_of
 
 L2_STATES = ("cold", "warm", "rotated")
 """States of L2; 'rotated' is whatever the graph regime's rotation of the operands leaves there."""

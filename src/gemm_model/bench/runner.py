@@ -28,7 +28,7 @@ from gemm_model.bench.sweep import estimated_kernel_us, estimated_row_ms, kernel
 from gemm_model.bench.worker import check_request, time_request
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 TORCH_DEVICE = "gemm_model.bench.torch_device:TorchDevice"
 DEATHS = 5

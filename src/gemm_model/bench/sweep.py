@@ -14,9 +14,9 @@ from gemm_model.bench.extended import extras
 from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 
 SHUFFLE_SEED = 17
 PDL_KERNELS = ("quack",)

@@ -25,8 +25,8 @@ from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, 
 from gemm_model.bench.torch_library import as_kernel_errors
 from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import MissingExtraError
 
 OPERAND_SEED = 20240229
 STACK_LIMIT = 0

@@ -30,8 +30,8 @@ from unittest.mock import patch
 from gemm_model.bench.provider import KernelError, Launch, Operands, Provider
 from gemm_model.bench.rows import Row, row_from_columns
 from gemm_model.bench.worker import Worker
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.errors import InputError
 from gemm_model.timeline import WAIT_DATA, WAIT_STAGE
 
 if TYPE_CHECKING:

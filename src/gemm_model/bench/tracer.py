@@ -24,9 +24,9 @@ from gemm_model.bench.counters import last_line
 from gemm_model.bench.rows import Row
 from gemm_model.bench.traced_worker import LAUNCHES_A_TURN, LIFETIMES, RANGES, ROUNDS, UNTRACED, end_turns
 from gemm_model.core.batch import numbers_of
-from gemm_model.core.errors import InputError, MissingExtraError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.kernel_model.kernel import Geometry
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.timeline import iket

@@ -31,7 +31,7 @@ from gemm_model.bench.provider import (
     rotation_of,
 )
 from gemm_model.bench.rows import NORM, Row, row_from_columns
-from gemm_model.core.errors import GemmModelError
+from gemm_model.errors import GemmModelError
 
 if TYPE_CHECKING:
     from gemm_model.bench.torch_device import TorchDevice

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.bench.rows import Outcome
-from gemm_model.core.errors import GemmModelError, InputError, MissingExtraError
+from gemm_model.errors import GemmModelError, InputError, MissingExtraError
 
 START_LIMIT_S = 180.0
 """Most time of a start [s]; all workers; to import torch and a kernel DSL takes about 15 s on an idle

@@ -12,9 +12,9 @@ from gemm_model.calibration.residual_fit import train
 from gemm_model.choice.selection import Ranker
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernel_model.forest import Features
 from gemm_model.kernel_model.pick_residual import PickResidual, bounded, features

@@ -17,10 +17,10 @@ from gemm_model.calibration.fit import DEFAULT_FREE
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import Calibration, calibration_for
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time

@@ -52,9 +52,9 @@ from gemm_model.calibration.tables import (
 )
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.processes import RunAll
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import (
     PLAIN_SITUATIONS,
     SPLIT_SITUATION,

@@ -12,10 +12,10 @@ import pandas as pd
 from gemm_model.classic_models.sol import SOLModel
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, STREAM_K
 from gemm_model.core.regimes import regime_name
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.launch_context import REGIMES
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS

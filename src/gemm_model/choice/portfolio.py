@@ -18,8 +18,8 @@ import numpy as np
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernels.candidates import Candidate, CandidateSpace
 
 PROVEN_GAP = 1e-6

@@ -14,7 +14,6 @@ import numpy as np
 from gemm_model.choice.fastest import SAME_TIME, Contenders, fastest
 from gemm_model.choice.heuristic_choices import sort_of, ways_of
 from gemm_model.core.batch import BoolArray, IntArray
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.gpu import GpuSpec, as_gpu, with_sms
 from gemm_model.core.heuristic_choice import HeuristicChoice
@@ -24,6 +23,7 @@ from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_c
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_spaces, sizes_of, types_of
 from gemm_model.kernels.feasibility import check
 from gemm_model.kernels.registry import families_of

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.choice.selection import Choice, Ranker, Ranking
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS, TYPE_COLUMNS, kernel_fields, problem_of_row
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernels.candidates import COUNTS, Candidate
 from gemm_model.tables.schema import KNOWN, PROBLEM_COLUMNS, understood
 from gemm_model.tables.table import batch_from_frame, sizes

@@ -9,9 +9,9 @@ import numpy as np
 
 from gemm_model.classic_models.throughput import BITS_PER_BYTE, flop_per_clk_per_sm
 from gemm_model.core.batch import FloatArray, GemmBatch
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.errors import InputError
 from gemm_model.kernels.model import Model
 
 LIMITERS = ("LOAD", "MATH", "EPILOGUE")

@@ -15,10 +15,10 @@ from gemm_model.attention.kernels import is_own
 from gemm_model.attention.model import AttentionModel, attention_model, elasticities
 from gemm_model.commands import common, compare
 from gemm_model.core.attention import KERNELS, MASKS, SIZES, AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import number_text
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.measured import Measured, measured_beside
 from gemm_model.report.console import change_rows, changes, explanation, prediction_fields, prediction_row

@@ -23,11 +23,11 @@ from gemm_model.commands.options import check_suffix
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.settings import load_settings
+from gemm_model.errors import InputError, PartialResultError
 from gemm_model.fleet.cluster import joined
 from gemm_model.report.document import Document
 from gemm_model.report.page.html import write_page as write

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.processes import RunAll, local_processes
+from gemm_model.errors import InputError
 from gemm_model.fleet.cluster import joined, refuse_other_versions
 from gemm_model.kernel_model.calibration_file import Calibration, calibration_for, load_calibration
 from gemm_model.kernel_model.residual import Residual, load_residual, residual_beside

@@ -8,9 +8,9 @@ import sys
 from gemm_model.bench import characterization
 from gemm_model.commands import common
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
-from gemm_model.core.errors import importing
 from gemm_model.core.files import atomic_write, csv_rows
 from gemm_model.core.gpu import gpu_from_mapping
+from gemm_model.errors import importing
 from gemm_model.report.document import Document
 
 

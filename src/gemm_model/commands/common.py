@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.commands.options import check_suffix
 from gemm_model.config import COMMAND_LINE
 from gemm_model.core.dtypes import operand_type
-from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path, atomic_write, check_writable
 from gemm_model.core.kernel_config import KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import SUSTAINED, regime_name
 from gemm_model.core.settings import Settings, load_settings
+from gemm_model.errors import InputError, PartialResultError
 from gemm_model.kernels.registry import sums_stay
 from gemm_model.report.document import FORMATS, Document, File, records
 from gemm_model.report.page.content import Page

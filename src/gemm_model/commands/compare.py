@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, File, text_table
 

@@ -6,8 +6,8 @@ import argparse
 
 from gemm_model.choice.selection import Ranker
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.errors import InputError
 from gemm_model.report.document import Document
 
 

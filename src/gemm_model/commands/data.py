@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.bench.row_log import command_line, package_versions, timestamp
 from gemm_model.commands import common
 from gemm_model.commands.options import ENDINGS, check_suffix
-from gemm_model.core.errors import InputError, PartialResultError
 from gemm_model.core.files import atomic_path
+from gemm_model.errors import InputError, PartialResultError
 from gemm_model.report.document import Document, text_table
 
 if TYPE_CHECKING:

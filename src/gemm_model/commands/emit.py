@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.gpu import GpuSpec, as_gpu
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.models import DEFAULT_MODEL
 from gemm_model.report.document import Document

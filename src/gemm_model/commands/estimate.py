@@ -13,8 +13,8 @@ import numpy as np
 from gemm_model.commands import common
 from gemm_model.commands.solve import changed_machine
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
+from gemm_model.errors import InputError
 from gemm_model.pipeline.estimation import ParameterEstimate, fit_machine
 from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine
 from gemm_model.report.document import Document, File

@@ -12,13 +12,13 @@ from typing import Any
 from gemm_model.choice.expected import ExpectedTime, rank_routing
 from gemm_model.choice.selection import Ranker, describe, parse_description
 from gemm_model.commands import attention, common, compare, kinds
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, number_text, problem_fields, signed_text
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import RESIDUAL_PHASE, Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 from gemm_model.integrations import profile
 from gemm_model.kernel_model.comparison import Difference, difference
 from gemm_model.kernel_model.explanation import MODEL, Explanation, explain, limits

@@ -11,9 +11,9 @@ import pandas as pd
 
 from gemm_model.commands import common
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import MAX_SIZE
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, parse_tiles
 from gemm_model.hierarchy.levels import Machine, datapath_of, machine_of
 from gemm_model.hierarchy.matching import OUTPUT_MODES, match, resident_grid

@@ -11,13 +11,13 @@ from gemm_model.commands import common
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import number_text
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 
 BATCH = ("broadcast", "batch_strides")
 KINDS = ("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv", *BATCH)

@@ -10,9 +10,9 @@ from gemm_model.commands import common
 from gemm_model.config import gpu_names
 from gemm_model.config.options import packaged_options
 from gemm_model.core.dtypes import ALIASES, BLOCK_SCALED_TYPES, ELEMENT_TYPES, operand_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import calibration_names
 from gemm_model.kernels.registry import families
 from gemm_model.models import DEFAULT_MODEL, models

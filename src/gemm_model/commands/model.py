@@ -10,7 +10,7 @@ from typing import Any
 from gemm_model.commands import common
 from gemm_model.commands.compare import beside, but, cards_asked
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.report.document import Document, text_table
 from gemm_model.report.page.model import model_page, plot_passes

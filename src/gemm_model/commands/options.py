@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config import YAML_SUFFIXES, read_toml
-from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES, regime_name
+from gemm_model.errors import InputError, MissingExtraError, extra_needed
 
 
 def whole_number(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.models import create_model
 from gemm_model.overlap.config import OverlapSetting
 from gemm_model.overlap.model import LayerCase, OverlapModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document
 

@@ -11,8 +11,8 @@ import pandas as pd
 from gemm_model.choice.portfolio import Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.rank import ranker_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.errors import InputError
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.document import Document, screen_text, text_table
 from gemm_model.report.page.portfolio import portfolio_page

@@ -14,10 +14,10 @@ from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
 from gemm_model.commands.compare import but
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import OK, kernel_fields, problem_fields
 from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.models import create_model
 from gemm_model.report import console

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from gemm_model.choice.expected import RoutedRanking, rank_routing
 from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, without_twins
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import kernel_fields, problem_fields
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.routing import Routing
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.kernels.emit import emit
 from gemm_model.kernels.registry import families

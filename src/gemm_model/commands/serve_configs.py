@@ -11,9 +11,9 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.config import gpu_names
-from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.gpu import load_gpu
 from gemm_model.core.processes import local_processes
+from gemm_model.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.integrations.huggingface import read_config
 from gemm_model.report.document import Document, text_table
 from gemm_model.serving import write

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.commands import attention, common, solve
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.pipeline.machine import PS_PER_US, Workload
 from gemm_model.pipeline.model import PipelineModel

@@ -16,11 +16,11 @@ import numpy as np
 from gemm_model.commands import common
 from gemm_model.config.plain_yaml import parse_yaml
 from gemm_model.core.batch import COLUMNS, BoolArray, GemmBatch, batch_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.settings import Settings
+from gemm_model.errors import InputError
 from gemm_model.kernels import feasibility
 from gemm_model.kernels.registry import family_of
 from gemm_model.pipeline import machine as machines

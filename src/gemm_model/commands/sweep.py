@@ -12,7 +12,7 @@ import numpy as np
 from gemm_model.commands import common
 from gemm_model.commands.compare import Asked, but, cards_asked, caveats
 from gemm_model.core.attention import SIZES
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.report.document import Document, text_table
 
 OPTIONS = ("sweep", "plot")

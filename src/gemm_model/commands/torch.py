@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gemm_model.commands import common
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.report.document import Document, text_table
 
 

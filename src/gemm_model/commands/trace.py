@@ -16,10 +16,10 @@ from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import common
 from gemm_model.commands.options import ENDINGS, check_suffix
 from gemm_model.config import gpu_names, load_gpu_mapping
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL
+from gemm_model.errors import InputError
 from gemm_model.report.document import Document, csv_text
 from gemm_model.timeline.chrome_trace import write_chrome_trace
 

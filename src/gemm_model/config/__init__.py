@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 __all__ = ["COMMAND_LINE", "CONFIG_DIR", "ResolvedConfig", "gpu_names", "is_yaml_file", "load_config"]
 __all__ += ["load_gpu_mapping", "model_names", "read_toml", "read_yaml_mapping", "resolve_config"]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError, require_one_of
-from gemm_model.core.quantity import Quantity
+from gemm_model.config.quantity import Quantity
+from gemm_model.errors import InputError, require_one_of
 
 NUMBERS_DIR = CONFIG_DIR / "numbers"
 ENTRY_KEYS = ("value", "unit", "range", "status", "meaning", "source")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 LARGEST = 1e15
 """Largest number [any]; all options; far beyond what any of them means, and sums and products stay finite."""

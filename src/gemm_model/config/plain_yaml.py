@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 MAX_BYTES = 16 << 20
 """Largest file [B]; all YAML; chosen: far more than any calibration."""

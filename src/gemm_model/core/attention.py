@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.core.dtypes import DataType, element_type
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
+from gemm_model.errors import InputError, require_one_of
 
 KERNELS = ("flash_attention", "cudnn_attention", "flash_attention_2", "flash_attention_3")
 """Kernels of fused attention: flash-attn-4's, the two that torch's own attention runs, and the servers' on Hopper."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Values, where
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KERNELS, RASTERS, SCHEDULES, STREAM_K, TWO_CTA, KernelConfig
 from gemm_model.core.kind_columns import PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import mapped, require_kind
+from gemm_model.errors import InputError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import is_whole
+from gemm_model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

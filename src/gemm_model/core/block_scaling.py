@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 BLOCK_K = 128
 """Elements of K that share a scale factor [elements]; fp8 with fp32 scales; the recipe of DeepSeek-V3."""

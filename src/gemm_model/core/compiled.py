@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.straight import Symbol, Texts, Trace, needed_by, symbols_inside, trace_of
+from gemm_model.errors import InputError
 
 COMPILER = "GEMM_MODEL_CC"
 """Environment variable: the compiler that makes formulas faster, such as `cc`."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size, size_of
+from gemm_model.errors import InputError, require_one_of
 
 FPROP, DGRAD, WGRAD = KINDS = ("fprop", "dgrad", "wgrad")
 """Forward; the gradient of the input; that of the weights."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.errors import InputError, require_one_of
 
 MATH_KINDS = ("fp32", "tf32", "fp16", "fp8", "int8", "fp6", "fp4")
 """Rate classes of the math units: the keys of `GpuSpec.flop_per_clk_per_sm`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
+from gemm_model.errors import InputError
 
 SCALARS = ("alpha", "output_scale")
 """One factor for all outputs."""

@@ -9,11 +9,11 @@ from typing import Any
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.dtypes import BlockScale, element_type
 from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.kind_columns import refuse_apart
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 
 KIND_COLUMNS = (
     *("epilogue", "groups", "group_layout", "capacity", "block_scaling", "conv"),

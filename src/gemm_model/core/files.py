@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 NEW_FILE_MODE = 0o666
 """Mode of a new file [permission bits]; before the process's umask; POSIX."""

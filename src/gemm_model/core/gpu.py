@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config.numbers import room_numbers
+from gemm_model.config.quantity import Quantity
 from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
-from gemm_model.core.errors import InputError, require_one_of
-from gemm_model.core.quantity import Quantity
 from gemm_model.core.records import record_from
+from gemm_model.errors import InputError, require_one_of
 
 BITS_PER_BYTE = 8
 TRANSFERS_PER_CLK = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import is_whole
+from gemm_model.errors import InputError, require_one_of
 
 LAYOUTS = ("contiguous", "masked")
 """`contiguous`: the groups' rows follow each other; `masked`: `capacity` rows each, of which some are

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
+from gemm_model.errors import InputError
 
 SCHEDULES = ("cooperative", "pingpong", "2cta")
 """How MMA warps share tiles: all on one tile, alternating between two tiles, or two CTAs on one MMA."""

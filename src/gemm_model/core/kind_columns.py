@@ -13,9 +13,9 @@ import numpy as np
 from gemm_model.core.conv import WGRAD
 from gemm_model.core.elementwise import Values, ceil, is_number, scattered, where
 from gemm_model.core.epilogue import EPILOGUE_WORDS, Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 
 GROUPS, BLOCK_SCALING, CONV = KINDS = ("groups", "block_scaling", "conv")
 NOT_OF_CONVOLUTIONS = (GROUPS, "group_layout", "capacity", BLOCK_SCALING, "broadcast", "batch_strides")

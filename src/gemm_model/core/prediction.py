@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.elementwise import scattered
-from gemm_model.core.errors import RefusedKernelError, refuse_all
 from gemm_model.core.records import ReadOnly
+from gemm_model.errors import RefusedKernelError, refuse_all
 
 RESIDUAL_PHASE = "residual"
 """The phase of a correction: what it adds to the model's own time (negative if it subtracts)."""

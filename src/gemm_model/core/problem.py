@@ -21,10 +21,10 @@ from gemm_model.core.dtypes import (
     require_product,
 )
 from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import require_size
+from gemm_model.errors import InputError
 
 _NOTHING = type(None)
 _KINDS = {

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.errors import InputError, require_one_of
 
 Record = TypeVar("Record")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `[^`]*`)?(?:.*`(\$[^`]*)`)?")

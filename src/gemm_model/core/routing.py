@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.grouped import MOST_GROUPS, GroupedGemm
 from gemm_model.core.records import require_kind
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError
 
 DISTRIBUTIONS = ("uniform", "balanced", "zipf")
 """uniform: all experts equally likely; balanced: the same rows each; zipf: expert i with weight

@@ -8,8 +8,8 @@ from typing import Any
 
 from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
 from gemm_model.config.options import check_options
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, load_gpu, with_sms
+from gemm_model.errors import InputError, require_one_of
 
 READ_BY_MODELS = ("gpu", "model", "model_opts")
 """Parts of the configuration that a prediction reads; `timing` is for measuring."""

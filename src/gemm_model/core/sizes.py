@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 MAX_SIZE = 2**40
 """Largest size [elements]; every problem; far beyond any real GEMM, and products of sizes stay finite."""

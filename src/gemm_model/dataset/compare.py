@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 SAME_ROW = tuple(read_toml("columns")["measurement"])
 """Columns that identify the same measurement in two tables, as far as both tables have them."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError, importing
+from gemm_model.errors import InputError, importing
 
 if TYPE_CHECKING:
     import pyarrow as pa

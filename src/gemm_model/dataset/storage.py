@@ -23,10 +23,10 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path, atomic_write, read_json
 from gemm_model.core.records import record_from
 from gemm_model.dataset.schema import PARTITION, SCHEMA, arrow_schema, completed, pyarrow, typed
+from gemm_model.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_model import __version__
-from gemm_model.core.errors import InputError, MissingExtraError, PartialResultError, importing
+from gemm_model.errors import InputError, MissingExtraError, PartialResultError, importing
 
 if TYPE_CHECKING:
     from distributed import Client

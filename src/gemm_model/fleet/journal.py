@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.bench.row_log import RowLog, gone_on_with, whole_lines
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, sole_writer
 from gemm_model.dataset.schema import COLUMNS, PROVENANCE
 from gemm_model.dataset.storage import RUNS, DataSet, RunRecord, new_run_name
+from gemm_model.errors import InputError
 
 SEAL_ROWS = 20_000
 """Rows after which a journal becomes a part [rows]; data sets; chosen: such a part takes about 0.5 MB."""

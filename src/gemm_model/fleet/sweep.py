@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gemm_model.bench import runner
 from gemm_model.bench.rows import Outcome
 from gemm_model.bench.worker_process import WorkerProcess
-from gemm_model.core.errors import GemmModelError, InputError, PartialResultError
+from gemm_model.errors import GemmModelError, InputError, PartialResultError
 from gemm_model.fleet.cluster import CARD, COMPILER, offered, refuse_other_versions
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from math import ceil, gcd
 from typing import Any
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import parse_extent
 from gemm_model.core.sizes import require_size
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.levels import REGISTER_BYTES, Datapath
 
 WARP = 32

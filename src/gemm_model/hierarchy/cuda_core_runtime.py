@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking
 from gemm_model.hierarchy.instructions import LINE_BYTES, work_per_k
 from gemm_model.hierarchy.levels import Machine, machine_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm_model.core.dtypes import math_kind, operand_type, require_product
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError, require_one_of
 
 LEVELS = ("dram", "l2", "smem", "registers")
 """From the outermost to the level that feeds the datapath."""

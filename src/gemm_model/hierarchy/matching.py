@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isqrt
 
-from gemm_model.core.errors import require_one_of
+from gemm_model.errors import require_one_of
 from gemm_model.hierarchy.blocking import OPERANDS_FROM_SMEM, WARP, Blocking
 from gemm_model.hierarchy.instructions import LINE_BYTES, operand_wavefronts, work_per_k
 from gemm_model.hierarchy.levels import Machine

@@ -13,9 +13,9 @@ from gemm_model.classic_models.throughput import BITS_PER_BYTE
 from gemm_model.config.options import packaged_options
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.hierarchy.blocking import WARP, Blocking, footprint, tensor_core_blocking
 from gemm_model.hierarchy.cuda_core_runtime import LIMITERS, Runtime, RuntimeParameters, runtime
 from gemm_model.hierarchy.levels import DATAPATHS, FLOP_PER_FMA, Datapath, Machine, datapath_of, machine_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.blocking import WARP, Blocking, Footprint, footprint, tensor_core_blocking
 from gemm_model.hierarchy.levels import Machine
 from gemm_model.hierarchy.matching import Matching, match, resident_grid

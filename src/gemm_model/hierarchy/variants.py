@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from math import gcd
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.blocking import Blocking
 from gemm_model.hierarchy.instructions import WORD_BYTES
 from gemm_model.hierarchy.levels import Machine

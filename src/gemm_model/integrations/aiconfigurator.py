@@ -21,10 +21,10 @@ from gemm_model.config import CONFIG_DIR, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_path, atomic_write
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.regimes import GRAPH, SUSTAINED
+from gemm_model.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.kernels.registry import TORCH_FAMILY
 from gemm_model.tables.table import predict_frame
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from gemm_model.core.batch import batch_of
 from gemm_model.core.dtypes import BlockScale, DataType, element_type, names_in
-from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, importing
 from gemm_model.integrations import stand_aside
 from gemm_model.kernels.feasibility import runnable_mask
 from gemm_model.kernels.registry import family_of

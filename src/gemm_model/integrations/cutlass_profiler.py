@@ -19,10 +19,10 @@ import pandas as pd
 from gemm_model.choice.selection import Ranker
 from gemm_model.config import read_toml
 from gemm_model.core.dtypes import element_type, names_in
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, csv_rows, read_json
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import k_tile
 from gemm_model.tables.table import read_table, require_columns

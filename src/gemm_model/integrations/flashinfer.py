@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemm_model.choice.selection import Ranker
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.problem import GemmProblem, swapped
+from gemm_model.errors import InputError
 
 VERSION = "0.7.2.post1"
 """Of flashinfer-python; another one passes the file over, and says so."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from gemm_model.config import read_toml
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import read_json
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError
 
 NESTED = ("text_config", "llm_config", "language_config")
 """Where a multimodal model's configuration holds that of its language model."""

@@ -19,10 +19,10 @@ from gemm_model import __version__
 from gemm_model.choice.selection import Ranker
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError, importing
 from gemm_model.integrations import stand_aside
 from gemm_model.integrations.triton import config_from, fits
 from gemm_model.kernels.feasibility import runnable_mask

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError, importing, require_one_of
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, importing, require_one_of
 from gemm_model.kernels.candidates import Candidate
 
 ALIKE = ("h100_sxm", "a100_sxm_80gb", "rtx_4090", "rtx_5090", "rtx_a6000", "l40s")

@@ -25,11 +25,11 @@ from gemm_model.choice.selection import rank
 from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, before_hopper
 from gemm_model.core.kernel_config import SCHEDULERS, KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.hierarchy.model import MemoryHierarchyModel
 from gemm_model.kernel_model.faults import WITHIN, Suspect, counts_of, deviations, distance_of, suspects
 from gemm_model.kernel_model.model import KernelModel

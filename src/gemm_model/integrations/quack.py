@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from gemm_model.choice.selection import rank
 from gemm_model.core.batch import batch_of
-from gemm_model.core.errors import InputError, importing
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem, swapped
+from gemm_model.errors import InputError, importing
 from gemm_model.integrations import stand_aside
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.emit import DEVICE_CAPACITY, quack_arguments

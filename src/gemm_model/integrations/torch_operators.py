@@ -17,11 +17,11 @@ from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import DGRAD, FPROP, WGRAD, ConvProblem
 from gemm_model.core.dtypes import names_in, operand_type
 from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.routing import Routing
+from gemm_model.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,11 +19,11 @@ from typing import Any
 import pandas as pd
 
 from gemm_model.choice.selection import Call, Ranker, summed_band
-from gemm_model.core.errors import GemmModelError, InputError, importing
 from gemm_model.core.fields import ATTENTION, OK
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import GemmModelError, InputError, importing
 from gemm_model.kernels.registry import TORCH_FAMILY, families, family_of
 from gemm_model.models import DEFAULT_MODEL
 

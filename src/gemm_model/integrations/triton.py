@@ -14,10 +14,10 @@ from typing import Any
 
 from gemm_model.config import read_toml
 from gemm_model.core.batch import GemmBatch, batch_of
-from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, RefusedKernelError
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of

@@ -19,10 +19,10 @@ from typing import Any
 from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
 from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
 from gemm_model.core.records import record_from
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.mechanisms import (

@@ -10,9 +10,9 @@ from math import comb
 from typing import Any
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import swapped
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.explanation import busy
 from gemm_model.kernel_model.question import World

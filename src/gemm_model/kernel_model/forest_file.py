@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.forest import FOREST_ARRAYS, Forest
 
 MAX_BYTES = 64 << 20

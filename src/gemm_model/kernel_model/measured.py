@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.mechanisms import CLOCK, NUMBERS
 

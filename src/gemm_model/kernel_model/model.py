@@ -12,7 +12,6 @@ import numpy as np
 from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
-from gemm_model.core.errors import InputError, RefusedKernelError, refuse_all, require_one_of
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kind_columns import KINDS, KindColumns, every_word
@@ -27,6 +26,7 @@ from gemm_model.core.prediction import (
 )
 from gemm_model.core.records import ReadOnly, formula_record, mapped
 from gemm_model.core.regimes import regime_name
+from gemm_model.errors import InputError, RefusedKernelError, refuse_all, require_one_of
 from gemm_model.kernel_model.alignment import channels_unaligned
 from gemm_model.kernel_model.calibration_file import (
     OWN,

@@ -18,10 +18,10 @@ import numpy as np
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.conv import KINDS
 from gemm_model.core.elementwise import power_of_two_divisor
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import CALIBRATION_DIR
 from gemm_model.kernel_model.forest import Features, Forest
 from gemm_model.kernel_model.forest_file import forest_of, read_archive, write_archive

@@ -14,11 +14,11 @@ from typing import Any
 
 from gemm_model.core.batch import GemmBatch, batch_of, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.kernel import geometry_of, kernel_on
 from gemm_model.kernel_model.kernel_time import time_of

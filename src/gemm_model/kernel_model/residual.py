@@ -27,8 +27,8 @@ from gemm_model.core.elementwise import (
     minimum,
     power_of_two_divisor,
 )
-from gemm_model.core.errors import InputError
 from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.alignment import LINE_BYTES
 from gemm_model.kernel_model.calibration_file import AGAIN, WHOLE_SITUATIONS, Calibration, has_bands
 from gemm_model.kernel_model.forest import Features, Forest

@@ -25,13 +25,13 @@ from gemm_model.core.batch import (
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.elementwise import Values, ceil, where
 from gemm_model.core.epilogue import ACTIVATIONS, REDUCTIONS, SCALARS, SOURCES, VECTORS
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO, KERNELS, RASTERS, SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.kind_columns import BLOCK_SCALING, GROUPS, PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import mapped
 from gemm_model.core.sizes import MAX_SIZE
+from gemm_model.errors import InputError
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import (
     Grid,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 COMPILED_CODE = CONFIG_DIR / "calibration" / "compiled_code.yaml"
 OTHERS = "others"

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from gemm_model.config import read_toml
 from gemm_model.core.batch import numbers_of
 from gemm_model.core.dtypes import names_in
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, check
 from gemm_model.kernels.registry import family_of

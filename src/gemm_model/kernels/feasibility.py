@@ -32,12 +32,12 @@ from gemm_model.core.elementwise import (
     where,
 )
 from gemm_model.core.epilogue import QUANTIZED_COLUMNS
-from gemm_model.core.errors import RefusedKernelError
 from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec, smem_words
 from gemm_model.core.kernel_config import SCHEDULES, TWO_CTA, KernelConfig
 from gemm_model.core.kind_columns import bits_of, every_word
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.records import formula_record, mapped
+from gemm_model.errors import RefusedKernelError
 from gemm_model.kernels.compiled_code import compiled_code
 from gemm_model.kernels.family import KernelFamily, ResourceRules
 from gemm_model.kernels.registry import by_family, families, family_of

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 DESCRIPTIONS = read_toml("mechanisms")
 CARD, CARD_AND_TYPE, KERNEL = "card", "card_and_type", "kernel"

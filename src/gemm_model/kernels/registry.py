@@ -16,10 +16,10 @@ import numpy as np
 from gemm_model.config import read_toml
 from gemm_model.core import epilogue
 from gemm_model.core.batch import GemmBatch, IntArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
 from gemm_model.core.records import require_kind
+from gemm_model.errors import InputError
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod, always
 from gemm_model.kernels.mechanisms import OF_LIBRARIES
 

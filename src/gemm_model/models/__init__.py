@@ -13,9 +13,9 @@ from typing import Any
 
 from gemm_model.config import YAML_SUFFIXES, is_yaml_file
 from gemm_model.config.options import check_options
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.records import require_kind
+from gemm_model.errors import InputError
 from gemm_model.kernels.model import Model as Model
 
 _MODULES = {

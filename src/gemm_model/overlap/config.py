@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 OPERAND_BYTES = {"e4m3": 1, "e5m2": 1, "bf16": 2}
 """Element types the kernel takes, with their bytes."""

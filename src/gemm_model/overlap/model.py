@@ -31,9 +31,9 @@ import numpy as np
 from gemm_model.config import read_toml
 from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.batch import FloatArray, GemmBatch
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.errors import InputError
 from gemm_model.kernels.model import Model
 from gemm_model.overlap.config import TILE_K_BYTES, UNIT_M, KernelBuild, OverlapSetting, check_problem
 from gemm_model.overlap.plan import plan_build

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError
 from gemm_model.overlap.config import RESERVED_SMEM, SMEM_PER_CTA, SMEM_PER_SM, TILE_M, UNIT_M, KernelBuild
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError
 from gemm_model.overlap.config import KernelBuild, OverlapSetting
 from gemm_model.overlap.model import PARAMETERS, LayerCase, OverlapParameters, chains_of, timeline
 from gemm_model.tables.columns import COUNT, SIZE, TIME, NumberColumn, read_columns

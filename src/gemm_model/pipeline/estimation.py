@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, with_parameters, workload
 from gemm_model.pipeline.steady_state import kernel_time
 

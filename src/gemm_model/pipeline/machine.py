@@ -16,8 +16,8 @@ import numpy as np
 
 from gemm_model.config import CONFIG_DIR, is_yaml_file, read_yaml_mapping
 from gemm_model.core.batch import FloatArray
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.records import mapped
+from gemm_model.errors import InputError, require_one_of
 
 PS_PER_US = 1e6
 

@@ -11,10 +11,10 @@ from gemm_model.classic_models.throughput import flop_per_clk_per_sm
 from gemm_model.config.options import packaged_options
 from gemm_model.core.batch import FloatArray, GemmBatch
 from gemm_model.core.elementwise import Values
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, smem_words
 from gemm_model.core.kernel_config import PINGPONG, TWO_CTA
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.kernels.model import Model
 from gemm_model.pipeline.machine import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline.machine import PipelineKernel, PipelineMachine
 
 WARP_SIZE = 32

@@ -15,12 +15,12 @@ import pandas as pd
 from gemm_model import __version__
 from gemm_model.attention.model import attention_model
 from gemm_model.core.batch import IntArray
-from gemm_model.core.errors import extra_needed
 from gemm_model.core.fields import OK
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.core.settings import Settings
+from gemm_model.errors import extra_needed
 from gemm_model.kernel_model.calibration_file import CALIBRATION_DIR
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import DEFAULT_MODEL, create_model

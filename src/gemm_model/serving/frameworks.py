@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.serving.layers import DenseCell, MoeCell
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.tile_config import TileConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import LatentAttention, ModelShapes
 from gemm_model.serving.problem import BLOCK, ServedProduct
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import ATTENTION, OK, SERVED, problem_fields
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.sizes import require_size
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import Attention, Experts, LatentAttention, ModelShapes
 from gemm_model.serving.layers import Parallelism, moe_cells, projections, share_of, weights_of
 from gemm_model.serving.problem import ServedProduct

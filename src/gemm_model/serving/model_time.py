@@ -16,10 +16,10 @@ from gemm_model.attention.model import AttentionModel
 from gemm_model.choice.selection import Call, Ranker, summed_band
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.gpu import GpuSpec, as_gpu
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.integrations.huggingface import ModelShapes, read_config
 from gemm_model.kernel_model.calibration_file import regime_band
 from gemm_model.kernels.registry import TORCH_FAMILY

@@ -21,10 +21,10 @@ from gemm_model.config.numbers import room_numbers
 from gemm_model.core.attention import AttentionProblem
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.elementwise import smooth_maximum
-from gemm_model.core.errors import InputError
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import GemmProblem
 from gemm_model.core.regimes import GRAPH, SUSTAINED
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import Attention, Experts, ModelShapes
 from gemm_model.serving.choose import Routing, choose_layers
 from gemm_model.serving.frameworks import framework_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.sizes import size_of
+from gemm_model.errors import InputError, require_one_of
 
 MOE, BLOCK_FP8 = "triton_moe", "triton_block_fp8"
 FAMILIES = (MOE, BLOCK_FP8)

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.routing import Routing
+from gemm_model.errors import InputError
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.tile_config import CTA_M
 

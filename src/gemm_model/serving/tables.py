@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.fields import OK
 from gemm_model.core.gpu import GpuSpec
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.serving.choose import candidates, ranked
 from gemm_model.serving.model import launches_of, times_of
 from gemm_model.serving.problem import BLOCK_FP8, FAMILIES, MOE, ServedProduct

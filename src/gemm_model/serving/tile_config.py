@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 FloatArray = NDArray[np.float64]
 

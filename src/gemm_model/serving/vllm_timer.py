@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from gemm_model.bench.captured_graph import captured, elapsed_us
-from gemm_model.core.errors import InputError, MissingExtraError
+from gemm_model.errors import InputError, MissingExtraError
 from gemm_model.serving.frameworks import device_word
 from gemm_model.serving.problem import BLOCK, ServedProduct
 from gemm_model.serving.tile_config import TileConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.core.gpu import WITHOUT_BF16, GpuSpec
+from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes
 from gemm_model.serving.choose import Chosen
 from gemm_model.serving.frameworks import Framework

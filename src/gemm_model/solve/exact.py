@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from gemm_model.core.batch import BoolArray, FloatArray
-from gemm_model.core.errors import InputError, require_one_of
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.pipeline.machine import PS_PER_US, PipelineKernel, PipelineMachine, workload
 from gemm_model.pipeline.steady_state import Timing, timing
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from gemm_model.core.errors import InputError, importing, require_one_of
+from gemm_model.errors import InputError, importing, require_one_of
 from gemm_model.pipeline import recurrence
 from gemm_model.pipeline.machine import Number, PipelineKernel, PipelineMachine, Workload, workload
 from gemm_model.solve.exact import OBJECTIVES, Choice

@@ -17,8 +17,8 @@ import pandas as pd
 
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import SIZES, AttentionConfig, AttentionProblem, value_of
-from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.prediction import BatchPrediction
+from gemm_model.errors import InputError, RefusedKernelError
 from gemm_model.tables.schema import place_of, table_name, understood
 from gemm_model.tables.table import refused_rows, require_columns, text_codes
 

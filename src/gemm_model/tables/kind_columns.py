@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import BoolArray
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS, NO_KIND, TYPE_COLUMNS, problem_of_row
 from gemm_model.core.kind_columns import PLAIN, KindColumns, assembled, kind_columns
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 
 
 def asks_for_more(frame: pd.DataFrame) -> BoolArray:

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.config import OLD_NAMES, gpu_names, load_gpu_mapping, read_toml
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import KIND_COLUMNS
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.regimes import REGIME_ALIASES, REGIME_NAMES
 from gemm_model.dataset.schema import COLUMNS
+from gemm_model.errors import InputError
 
 SCHEMA = "gemm-model-table/1"
 """Name and version; the version grows when a column changes its meaning or goes."""

@@ -31,7 +31,6 @@ from gemm_model.core.batch import (
     GemmBatch,
     IntArray,
 )
-from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.fields import ATTENTION, KIND_COLUMNS, OK, SERVED
 from gemm_model.core.files import read_json
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
@@ -40,6 +39,7 @@ from gemm_model.core.regimes import GRAPH, regime_name
 from gemm_model.core.sizes import MAX_SIZE
 from gemm_model.dataset.schema import as_texts, pyarrow
 from gemm_model.dataset.storage import DataSet, is_dataset
+from gemm_model.errors import InputError, RefusedKernelError
 from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known

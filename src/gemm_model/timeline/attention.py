@@ -18,8 +18,8 @@ from gemm_model.attention.pipeline import StageTimes
 from gemm_model.attention.silicon import silicon_of
 from gemm_model.attention.tiles import key_blocks, query_blocks
 from gemm_model.core.attention import AttentionConfig, AttentionProblem
-from gemm_model.core.errors import InputError
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US
 from gemm_model.timeline.simulator import Barrier, Clock, Span, Timeline, Warp, stages_taken
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_write
+from gemm_model.errors import InputError
 
 NS_PER_US = 1000
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.config import read_toml
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.timeline import WAIT_DATA, WAIT_STAGE
 from gemm_model.timeline.trace import NS_PER_US, Trace, TraceInfo, new_rows
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, IntArray, numbers_of
-from gemm_model.core.errors import InputError, RefusedKernelError
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError, RefusedKernelError
 from gemm_model.kernel_model.model import KernelModel, PhysicalEvaluation
 from gemm_model.kernel_model.tile_schedule import TileSchedule
 from gemm_model.kernels.family import KernelFamily, TileOrder

@@ -16,7 +16,7 @@ import pandas as pd
 
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.dtypes import element_type
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline.estimation import ParameterEstimate, two_point_estimate
 from gemm_model.pipeline.machine import PipelineMachine, with_parameters
 from gemm_model.timeline.phases import phases_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 from gemm_model.pipeline.machine import PS_PER_US, PipelineMachine, StepTimes, Workload
 
 MAX_EVENTS = 2_000_000

@@ -15,11 +15,11 @@ import pandas as pd
 
 from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.errors import InputError
 from gemm_model.core.fields import problem_fields
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 from gemm_model.timeline.chrome_trace import TraceEvent
 
 SCHEMA = "gemm-model-trace/1"

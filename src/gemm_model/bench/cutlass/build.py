@@ -14,10 +14,10 @@ from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.core.dtypes import names_in
 from gemm_model.core.epilogue import ACTIVATIONS, SOURCES
-from gemm_model.core.errors import MissingExtraError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import MissingExtraError
 
 SOURCE = Path(__file__).with_name("kernel.cu")
 NVCC_OPTIONS = (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR, read_yaml_mapping
-from gemm_model.core.errors import InputError, require_one_of
 from gemm_model.core.kernel_config import AUTO, KernelConfig
 from gemm_model.core.records import record_from
+from gemm_model.errors import InputError, require_one_of
 from gemm_model.hierarchy.blocking import Blocking
 
 RUNGS = ("naive", "shared", "registers", "pipelined")

@@ -15,10 +15,10 @@ from gemm_model.bench.extended import beyond
 from gemm_model.bench.kernel_cache import cache_folder
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
-from gemm_model.core.errors import InputError
 from gemm_model.core.files import atomic_path
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.errors import InputError
 
 SOURCE = Path(__file__).with_name("kernels.cu")
 

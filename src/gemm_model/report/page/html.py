@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from gemm_model import __version__
-from gemm_model.core.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.core.files import atomic_write, check_writable
+from gemm_model.errors import InputError, MissingExtraError, extra_needed
 from gemm_model.report.page.content import COLORS, Columns, Fact, Listing, Page
 
 COMPRESSION_LEVEL = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_model.core.errors import InputError
+from gemm_model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
