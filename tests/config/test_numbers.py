@@ -20,7 +20,6 @@ from tests.cases import calls, cases
 from tests.gate.numbers import ROOMS, recorded, shipped
 from tests.typed_numbers import calibration
 
-
 test_calls = calls(__file__)
 
 
