@@ -270,7 +270,7 @@ def test_bad_surfaces(tmp_path):
         read_surfaces(path)
     assert "\n" not in str(refused.value)
     path.write_text("m,n,k\n1,2,3\n")
-    with pytest.raises(InputError, match="column 'split_k' is missing"):
+    with pytest.raises(InputError, match="columns 'split_k', 'stages', 'clusters'"):
         read_surfaces(path)
     table = surfaces(SURFACES).drop(columns="surface").head(2)
     table.iloc[1, list(table).index("layer_us")] = 0

@@ -498,14 +498,14 @@ def with_prediction(
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise InputError naming the first column that the table lacks."""
-    for name in names:
-        if name not in frame:
-            told = [f" (its {word} are of {kind})" for word, kind in OTHER_KINDS.items() if word in frame]
-            raise InputError(
-                f"{table_name(frame)}: column {name!r} is missing; expected {', '.join(names)}"
-                + "".join(told[:1] if name == "m" else [])
-            )
+    """Raise InputError naming the columns that the table lacks."""
+    if missing := [name for name in names if name not in frame]:
+        told = [f" (its {word} are of {kind})" for word, kind in OTHER_KINDS.items() if word in frame]
+        lacks = f"column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}"
+        raise InputError(
+            f"{table_name(frame)}: {lacks} {'are' if len(missing) > 1 else 'is'} missing; expected "
+            f"{', '.join(names)}" + "".join(told[:1] if "m" in missing else [])
+        )
 
 
 def sizes(
