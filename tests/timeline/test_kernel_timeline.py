@@ -6,10 +6,10 @@ import pytest
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.core.batch import numbers_of
 from gemm_model.kernel_model.model import KernelModel
+from gemm_model.timeline import plots
 from gemm_model.timeline.chrome_trace import chrome_trace_json
 from gemm_model.timeline.kernel_timeline import cluster_coordinates, kernel_timeline
 from gemm_model.timeline.phases import phases_of
-from gemm_model.timeline.plots import COLORS, _zoomed, overview_pixels, plot_traces
 from gemm_model.timeline.trace import RING, read_trace_table, trace_events, write_trace_table
 from tests.cases import cases
 from tests.timeline.trace_rules import broken_rules
@@ -298,23 +298,23 @@ def test_the_ring_is_never_overcommitted():
 
 def test_a_picture_shows_all_ctas_and_two_tiles_of_one(monkeypatch):
     trace = timeline(*KERNELS[0][0]).trace
-    rows = _zoomed(trace, 0)
+    rows = plots._zoomed(trace, 0)
     assert set(rows["role"]) == {"producer", "consumer 1", "consumer 2", RING}
     assert set(rows[rows["activity"] == "mma"]["tile"]) == {0, 66}
     assert set(rows["stage_row"]) == {-1, 0, 1, 2, 3}
     figures = []
-    monkeypatch.setattr(
-        "gemm_model.timeline.plots.save_figure", lambda figure, *_, **__: figures.append(figure)
-    )
-    plot_traces([trace], "t.png", "a kernel")
+    monkeypatch.setattr(plots, "save_figure", lambda figure, *_, **__: figures.append(figure))
+    plots.plot_traces([trace], "t.png", "a kernel")
     _, zoom = figures[0].axes
     names = ["consumer 1", "consumer 2", "producer", "stage 0", "stage 1", "stage 2", "stage 3"]
     assert [label.get_text() for label in zoom.get_yticklabels()] == names
-    assert sum(len(bars.get_paths()) for bars in zoom.collections) == len(rows)
+    bars = [path.get_extents() for kind in zoom.collections for path in kind.get_paths()]
+    assert len(bars) == len(rows)
+    assert {round((bar.y0 + bar.y1) / 2, 6) for bar in bars} == set(range(len(names)))
     assert figures[0].get_figheight() == pytest.approx(3.0 + 0.5 + 0.22 * len(names) + 1.0)
-    picture = overview_pixels(trace, trace.rows["end_us"].max())
+    picture = plots.overview_pixels(trace, trace.rows["end_us"].max())
     assert picture.shape == (132, 2000)
-    assert [list(COLORS)[code] for code in picture[0, [0, 1000, -1]]] == ["", "mma", "resident"]
+    assert [list(plots.COLORS)[code] for code in picture[0, [0, 1000, -1]]] == ["", "mma", "resident"]
 
 
 def test_edge_tiles_lie_at_the_edges():

@@ -93,14 +93,14 @@ def test_a_tile_of_attention_ends_as_by_hand(times, shape, ends):
     assert tuple(span.end for span in spans if span.kind == "pv") == ends
 
 
-def test_a_trace_of_many_waves_holds_the_first_and_the_last(monkeypatch):
+@pytest.mark.parametrize(*cases(__file__, "waves of a trace"))
+def test_a_trace_of_many_waves_holds_the_first_and_the_last(monkeypatch, waves, shown, times):
     monkeypatch.setattr(views, "MOST_SLICES", 4)
-    places = [(wave, float(2 * wave + part)) for wave in (1, 2, 3) for part in (0, 1)]
-    spans = [Span(warp="DMA", kind="math", start=at, end=at + 1, wave=wave) for wave, at in places]
-    whole = Timeline(spans=tuple(spans), occupancy=((2.0, 1), (4.5, 0), (6.0, 1)), end=8.0, stages=1)
+    spans = [Span(warp="DMA", kind="math", start=at, end=at + 1, wave=wave) for at, wave in enumerate(waves)]
+    whole = Timeline(spans=tuple(spans), occupancy=((0, 1), (2.5, 0), (4, 1)), end=8.0, stages=1)
     found, sms, notes = views.thinned(whole, 3)
-    assert ([span.wave for span in found.spans], found.occupancy) == ([1, 1, 3, 3], ((2.0, 1), (6.0, 1)))
-    assert (sms, len(notes)) == (1, 2)
+    assert tuple(span.wave for span in found.spans) == shown
+    assert (tuple(time for time, _ in found.occupancy), sms, len(notes)) == (times, 1, 2)
 
 
 def test_occupancy_shares_add_up():
