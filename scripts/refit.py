@@ -187,7 +187,8 @@ def judged(table: Table, fits: Sequence[JointFit], gpu: GpuSpec, *, trees: bool)
         predicted[test] = times.runtime_us
         for name, found in errors.items():
             if table.regime == "counters":
-                found.append(byte_errors(name, unseen, times))
+                off = byte_errors(name, unseen, times)
+                found.append(off[np.isfinite(off)])
         if trees and not test.all():
             numbers = fit.numbers_of(table.family, table.kind)
             each = FoldFit(table.rows.rows(~test, gpu), unseen, numbers, times)

@@ -39,14 +39,15 @@ def test_a_joint_fit_finds_the_numbers_that_made_the_rows_of_two_types():
     )
 
 
-def test_intervals_are_those_of_the_linearised_fit():
+def test_intervals_are_those_of_the_linearised_fit_to_shapes_drawn_again():
     free, bounds = [Parameter("l2.efficiency"), Parameter("tensor.efficiency")], {"l2.efficiency": (0.5, 1.5)}
     problem = fit._Problem([], H200, dict.fromkeys(KINDS, VALUES), free, bounds)
+    problem.shapes = lambda: np.array([0, 1])
     found = problem.result(np.array([0.25, 1.2]), np.array([[1, 1], [1, 0], [0, 0], [0, 0]]), np.ones(4))
-    # The inverse of [[2, 1], [1, 1]] is [[1, -1], [-1, 2]]; four squares of 1 over 4 - 2 rows double it.
+    # The inverse of [[2, 1], [1, 1]] is [[1, -1], [-1, 2]]; shapes pull by (0, 1/2) more and less than their mean.
     assert list(found.values.values()) == [0.75, 1.0]
-    assert list(found.half_width.values()) == pytest.approx([1.645 * 2**0.5, 1.645 * 2 * 0.25])
-    assert list(found.correlated.values()) == [(each, pytest.approx(-(0.5**0.5))) for each in free[::-1]]
+    assert list(found.half_width.values()) == pytest.approx([1.645, 1.645 * 2 * 0.25])
+    assert list(found.correlated.values()) == [(each, pytest.approx(-1.0)) for each in free[::-1]]
 
 
 @pytest.mark.parametrize(

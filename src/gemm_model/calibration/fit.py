@@ -6,16 +6,16 @@ types. Only the energy of a FLOP differs by rate class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from gemm_model.calibration.observations import Observations
+from gemm_model.calibration.observations import Observations, sizes
 from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import FloatArray
+from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.mechanisms import (
@@ -99,7 +99,7 @@ class Donor:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted numbers, their 95 % confidence half-widths (linearised), and those that ended at a bound."""
+    """Fitted numbers, their 90 % half-widths over resampled shapes, and those that ended at a bound."""
 
     numbers: KernelNumbers
     half_width: dict[str, float]
@@ -148,7 +148,9 @@ def fit(
         ftol=chosen.tolerance,
         xtol=chosen.tolerance,
     )
-    half_width = _half_widths(solved.jac, solved.fun, span)
+    found = numbers(solved.x).without(without)
+    shapes = _shapes((rows, len(_errors(rows, gpu, found, regime))) for regime, rows in seen.items())
+    half_width = _half_widths(covariance(solved.jac, solved.fun, shapes), solved.jac, span)
     at_bound = [name for name, at in zip(names, solved.x, strict=True) if min(at, 1.0 - at) < chosen.at_bound]
     return Fit(
         numbers=numbers(solved.x),
@@ -178,12 +180,12 @@ def _pull(
 
 
 def time_errors(rows: Observations, predicted: KernelTime, regime: str) -> list[FloatArray]:
-    """Weighted log errors of time and, but of settled chains, of time over that of the shape's best."""
+    """Weighted log errors of time and, but of settled chains, of time over that of the shape's best; 0 far from it."""
     error = np.log(predicted.runtime_us / rows.runtime_us)
     if regime == "sustained":
         return [rows.weight * error]
-    ranking = room_numbers("calibration").ranking_weight * (error - error[rows.best_row])[rows.near_best]
-    return [rows.weight * error, rows.weight[rows.near_best] * ranking]
+    ranking = room_numbers("calibration").ranking_weight * (error - error[rows.best_row])
+    return [rows.weight * error, rows.weight * np.where(rows.near_best, ranking, 0.0)]
 
 
 def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
@@ -193,34 +195,56 @@ def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: st
     if regime == "counters":
         dram_error = np.log(predicted.traffic.dram_read_bytes / np.maximum(rows.dram_read_bytes, 1.0))
         weight = room_numbers("calibration").dram_weight
-        parts.append(weight * (rows.weight * dram_error)[np.isfinite(dram_error)])
+        parts.append(weight * _known(rows.weight * dram_error))
     return parts
 
 
 def _clock_errors(
     rows: Observations, predicted: KernelTime, regime: str, weight: FloatArray | float = 1.0
 ) -> list[FloatArray]:
-    """Weighted log errors of known clocks: counters read the kernel's, sustained rows the card's setting."""
+    """Weighted log errors of clocks, 0 of unknown ones: counters read the kernel's, sustained rows the card's."""
     chosen = room_numbers("calibration")
     of_regime = {"counters": chosen.counters_clock_weight, "sustained": chosen.sustained_clock_weight}
     if regime not in of_regime:
         return []
     clk_mhz = predicted.set_clk_mhz if regime == "sustained" else predicted.sm_clk_mhz
     error = of_regime[regime] * (weight * np.log(clk_mhz / rows.sm_clk_mhz))
-    return [error[np.isfinite(error)]]
+    return [_known(error)]
 
 
-def _half_widths(jacobian: FloatArray, residual: FloatArray, span: FloatArray) -> FloatArray:
-    """1.96 standard errors from the linearised problem; infinite where a number has no influence."""
-    deviation = np.sqrt(np.maximum(np.diag(covariance(jacobian, residual)), 0.0))
-    result: FloatArray = np.where(np.linalg.norm(jacobian, axis=0) > 0, 1.96 * deviation * span, np.inf)
-    return result
+def _known(errors: FloatArray) -> FloatArray:
+    """Errors, 0 where nothing was measured: each row has one of every sort, so that a shape's are found."""
+    found: FloatArray = np.where(np.isfinite(errors), errors, 0.0)
+    return found
 
 
-def covariance(jacobian: FloatArray, residual: FloatArray) -> FloatArray:
-    """Covariance of least-squares estimates, from the linearised problem."""
-    degrees = max(len(residual) - jacobian.shape[1], 1)
-    found: FloatArray = np.linalg.pinv(jacobian.T @ jacobian) * float(residual @ residual) / degrees
+def covariance(jacobian: FloatArray, residual: FloatArray, shapes: IntArray) -> FloatArray:
+    """Covariance of least-squares estimates when whole shapes are drawn again, from the linearised problem.
+
+    `shapes` numbers the shape of each row; further rows pull towards what is known. Rows of a shape err alike, so
+    that they tell less than as many shapes. Source: the infinitesimal jackknife, H (sum of g g') H with
+    H = (J'J)^-1 and g a shape's J'r less the mean of all shapes.
+    """
+    count = int(shapes.max()) + 1
+    gradients = np.zeros((count, jacobian.shape[1]))
+    np.add.at(gradients, shapes, (jacobian * residual[:, None])[: len(shapes)])
+    gradients -= gradients.mean(axis=0)
+    held = np.linalg.pinv(jacobian.T @ jacobian)
+    found: FloatArray = held @ (gradients.T @ gradients) @ held * count / max(count - 1, 1)
+    return found
+
+
+def _shapes(errors_of: Iterable[tuple[Observations, int]]) -> IntArray:
+    """The number of the shape of each error, where the rows of each table have so many errors; tables share shapes."""
+    sizes_of = [np.tile(sizes(rows), count) for rows, count in errors_of]
+    found: IntArray = np.unique(np.concatenate(sizes_of), return_inverse=True)[1]
+    return found
+
+
+def _half_widths(spread: FloatArray, jacobian: FloatArray, span: FloatArray) -> FloatArray:
+    """90 % half-widths of numbers; infinite where one has no influence on any row."""
+    deviation = np.sqrt(np.maximum(np.diag(spread), 0.0))
+    found: FloatArray = np.where(np.linalg.norm(jacobian, axis=0) > 0, NORMAL_90 * deviation * span, np.inf)
     return found
 
 
@@ -402,13 +426,17 @@ class _Problem:
             found[starts[place] : starts[place + 1], column] = (errors - self.errors[place]) / step
         return found
 
+    def shapes(self) -> IntArray:
+        """The number of the shape of each error at `at`."""
+        each = zip(self.groups, self.errors, strict=True)
+        return _shapes((group.rows, len(errors) // len(group.rows)) for group, errors in each)
+
     def result(self, unit: FloatArray, jacobian: FloatArray, errors: FloatArray) -> JointFit:
-        spread = covariance(jacobian, errors)
+        spread = covariance(jacobian, errors, self.shapes())
         deviation = np.sqrt(np.maximum(np.diag(spread), 1e-30))
         correlation = spread / np.outer(deviation, deviation) - np.eye(len(unit))
         most = np.abs(correlation).argmax(axis=1)
-        identified = np.linalg.norm(jacobian[: -len(unit)], axis=0) > 0.0
-        width = np.where(identified, NORMAL_90 * deviation * self.span, np.inf)
+        width = _half_widths(spread, jacobian[: -len(unit)], self.span)
         return JointFit(
             values=dict(zip(self.free, self.values(unit).tolist(), strict=True)),
             half_width=dict(zip(self.free, width.tolist(), strict=True)),
@@ -438,12 +466,12 @@ def _group_parts(group: Group, times: KernelTime) -> list[FloatArray]:
     parts = time_errors(rows, times, group.regime) + _clock_errors(rows, times, group.regime)
     if group.regime == "counters":
         weight = room_numbers("calibration").bytes_weight
-        parts += [weight * byte_errors(name, rows, times) for name in COUNTED_BYTES]
+        parts += [weight * _known(byte_errors(name, rows, times)) for name in COUNTED_BYTES]
     return parts
 
 
 def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
-    """Log errors of bytes, for rows with that counter; of L2 bytes, only for kernels without spills."""
+    """Log errors of bytes, NaN for rows without that counter and, of L2 bytes, for kernels that spill."""
     count, known = len(rows), np.full(len(rows), True)
     if name == "dram_read_bytes":
         counted, predicted = rows.dram_read_bytes, times.traffic.dram_read_bytes
@@ -451,5 +479,5 @@ def byte_errors(name: str, rows: Observations, times: KernelTime) -> FloatArray:
         counted, predicted = rows.l2_bytes, times.traffic.l2_counted_bytes
         known = np.broadcast_to(rows.shape.resources.spilled_registers, count) <= 0.0
     known = known & np.isfinite(counted) & (counted > 0.0)
-    found: FloatArray = np.log(np.broadcast_to(predicted, count)[known] / counted[known])
+    found: FloatArray = np.log(predicted / np.where(known, counted, np.nan))
     return found

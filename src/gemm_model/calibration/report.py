@@ -111,7 +111,7 @@ def validation_table(validations: Iterable[Sequence[Validation]]) -> pd.DataFram
 
 
 def number_table(result: CalibrationResult) -> pd.DataFrame:
-    """Each fitted number: unit, bounds, and by rate class its value and 95 % confidence half-width."""
+    """Each fitted number: unit, bounds, and by rate class its value and 90 % half-width."""
     lines = []
     fitted = result.calibration.fitted
     for name, spec in NUMBERS.items():
@@ -134,7 +134,7 @@ def report_text(result: CalibrationResult) -> str:
         "HELD-OUT ACCURACY, |predicted / measured - 1| in the burst regime",
         validation_table(found.validations for found in result.kinds.values()).to_string(index=False),
     ]
-    parts += ["", "FITTED NUMBERS (95 % confidence)", number_table(result).to_string(index=False)]
+    parts += ["", "FITTED NUMBERS (90 % confidence)", number_table(result).to_string(index=False)]
     for kind, found in result.kinds.items():
         if found.fit.at_bound:
             parts.append(f"{kind}: at a bound: {', '.join(found.fit.at_bound)}")
