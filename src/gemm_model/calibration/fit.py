@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 from gemm_model.calibration.observations import Observations, sizes
 from gemm_model.config.numbers import room_numbers
@@ -129,14 +130,29 @@ def fit(
         values = np.clip(low + unit * span, low, low + span)
         return kernel_numbers({**first, **dict(zip(names, values.tolist(), strict=True))})
 
-    def residuals(unit: FloatArray) -> FloatArray:
+    def errors(unit: FloatArray) -> list[Sequence[FloatArray]]:
         found = numbers(unit).without(without)
-        parts = [part for regime, rows in seen.items() for part in _errors(rows, gpu, found, regime)]
-        return np.concatenate([*parts, pull(unit)])
+        return [_errors(rows, gpu, found, regime) for regime, rows in seen.items()]
 
-    chosen = room_numbers("calibration")
+    def residuals(unit: FloatArray) -> FloatArray:
+        return np.concatenate([*chain.from_iterable(errors(unit)), pull(unit)])
+
     begin = np.clip((np.array([first[name] for name in names]) - low) / span, 0.01, 0.99)
-    solved = least_squares(
+    solved = _robust(residuals, begin)
+    shapes = _shapes(zip(seen.values(), map(len, errors(solved.x)), strict=True))
+    spread = covariance(solved.jac, solved.fun, shapes)
+    ends = np.minimum(solved.x, 1.0 - solved.x) < room_numbers("calibration").at_bound
+    return Fit(
+        numbers=numbers(solved.x),
+        half_width=dict(zip(names, _half_widths(spread, solved.jac, span).tolist(), strict=True)),
+        at_bound=tuple(np.array(names)[ends].tolist()),
+    )
+
+
+def _robust(residuals: Callable[[FloatArray], FloatArray], begin: FloatArray) -> OptimizeResult:
+    """The least squares of residuals, linear beyond `outlier_scale`, over numbers as shares of their ranges."""
+    chosen = room_numbers("calibration")
+    return least_squares(
         residuals,
         begin,
         bounds=(0.0, 1.0),
@@ -147,15 +163,6 @@ def fit(
         max_nfev=int(chosen.most_evaluations),
         ftol=chosen.tolerance,
         xtol=chosen.tolerance,
-    )
-    found = numbers(solved.x).without(without)
-    shapes = _shapes((rows, len(_errors(rows, gpu, found, regime))) for regime, rows in seen.items())
-    half_width = _half_widths(covariance(solved.jac, solved.fun, shapes), solved.jac, span)
-    at_bound = [name for name, at in zip(names, solved.x, strict=True) if min(at, 1.0 - at) < chosen.at_bound]
-    return Fit(
-        numbers=numbers(solved.x),
-        half_width=dict(zip(names, half_width.tolist(), strict=True)),
-        at_bound=tuple(at_bound),
     )
 
 
