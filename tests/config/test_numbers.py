@@ -1,7 +1,6 @@
 """Numbers of rooms: what the package ships, and files that are refused in a sentence."""
 
 import ast
-import copy
 import math
 import re
 import time
@@ -13,7 +12,7 @@ import yaml
 import gemm_model
 from gemm_model import InputError, load_gpu
 from gemm_model.config import CONFIG_DIR, load_config, resolve_config
-from gemm_model.config.numbers import NUMBERS_DIR, load_numbers, room_numbers
+from gemm_model.config.numbers import NUMBERS_DIR, room_numbers
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.settings import load_settings
 from tests.cases import calls, cases
@@ -52,54 +51,6 @@ def test_what_a_description_does_not_say_is_the_h200_s():
     stored = h200["l2_write_gb_per_s"] * 1e3 / (h200["sm_count"] * h200["sm_clk_mhz"])
     assert assumed.pop("stored_bytes_per_clk") == round(stored, 1)
     assert assumed == {name: h200[name] for name in assumed}
-
-
-OF_BOTH = {"meaning": "as said", "source": "chosen", "status": "chosen"}
-RIGHT = {
-    "share": {"value": 1, "unit": "1", "range": [0.0, 1.0], **OF_BOTH},
-    "tiles": {"value": 7, "unit": "k tiles", "range": [1, 100], **OF_BOTH},
-}
-
-
-def loaded(tmp_path, entries):
-    path = tmp_path / "two.yaml"
-    path.write_text(yaml.safe_dump({"numbers": entries}))
-    return load_numbers(path)
-
-
-def test_whole_numbers_stay_whole_and_others_are_floats(tmp_path):
-    found = loaded(tmp_path, RIGHT)
-    assert (repr(found.share), repr(found.tiles)) == ("1.0", "7")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda found: found["share"].pop("source"), "share is .*; expected a mapping of value, unit"),
-        (lambda found: found["share"].update(range=[1.0]), "share has range .*; expected its least and most"),
-        (
-            lambda found: found["tiles"].update(status="guessed"),
-            "tiles is 'guessed'; expected one of measured",
-        ),
-        (lambda found: found["share"].update(value=1.5), "share is 1.5; expected a number of 1 from 0 to 1"),
-        (lambda found: found["share"].update(value="0.5"), "share is '0.5'; expected a number"),
-        (lambda found: found["tiles"].update(value=2.5), "tiles is 2.5; expected a whole number of k tiles"),
-        (lambda found: found["share"].update(value=float("nan")), "not finite|nan|number"),
-    ],
-)
-def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, change, said):
-    entries = copy.deepcopy(RIGHT)
-    change(entries)
-    with pytest.raises(InputError, match=said) as refused:
-        loaded(tmp_path, entries)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_file_without_numbers_is_refused(tmp_path):
-    path = tmp_path / "two.yaml"
-    path.write_text("values: {}\n")
-    with pytest.raises(InputError, match=r"two.yaml: numbers is None; expected a mapping"):
-        load_numbers(path)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -20,13 +22,13 @@ pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not instal
 
 from gemm_model.bench.provider import load_provider
 from gemm_model.bench.row_log import line_of
-from gemm_model.bench.runner import RunOptions, Sweep, cut, remarks_on
+from gemm_model.bench.runner import CardReply, RunOptions, Sweep, cut, remarks_on
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
 from gemm_model.errors import InputError, PartialResultError
 from gemm_model.fleet import cluster, journal
-from gemm_model.fleet.sweep import Stream, cards_of, crew_of
+from gemm_model.fleet.sweep import Stream, cards_of, compile_kernel, crew_of
 from tests.bench import fakes
 from tests.cases import cases
 from tests.conftest import ROOT
@@ -239,6 +241,75 @@ def test_a_task_is_not_given_up_for_the_deaths_that_another_causes():
     assert dict(Stream(Client(), str, "gpu").results([7, 1, 2])) == {7: None, 1: 10, 2: 20}
 
 
+def test_the_cluster_is_looked_at_now_and_then(monkeypatch):
+    """A second apart while there are workers, at once while there are none; ten minutes without are too long."""
+    client = OneWorker()
+    stream, now = Stream(client, str, "gpu"), [700.0]
+    monkeypatch.setattr(time, "monotonic", now.pop)
+    stream._look()
+    now.append(700.9)
+    client.status = "closed"
+    stream._look()
+    now.append(701.0)
+    with pytest.raises(PartialResultError, match="the scheduler is lost"):
+        stream._look()
+    client.status, client.nthreads, client.scheduler_info = "running", dict, lambda n_workers: {"workers": {}}
+    now += [1300.5, 1300.0, 1299.0]
+    stream._look()
+    stream._look()
+    with pytest.raises(PartialResultError, match="no worker offers gpu any more"):
+        stream._look()
+
+
+def test_few_results_are_gathered_at_once(monkeypatch):
+    monkeypatch.setattr("gemm_model.fleet.sweep.GATHERED", 2)
+    stream = Stream(OneWorker(), str, "gpu")
+    for key in "abc":
+        stream._ended.put(Future(key))
+    assert [future.key for future in stream._take_ended()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(*cases(__file__, "test_cards_are_those_of_the_workers_that_stay"))
+def test_cards_are_those_of_the_workers_that_stay(monkeypatch, looks, described, expected):
+    left = list(looks)
+
+    class Client(OneWorker):
+        """Its workers at each look; those without a description never end."""
+
+        def scheduler_info(self, n_workers):
+            workers = left.pop(0)
+            return {"workers": {address: {"resources": {"gpu": 1}} for address in workers}}
+
+        def run(self, *_, **__):
+            return {}
+
+        def submit(self, work, job, workers, **_):
+            future = Future(workers[0])
+            future.done = lambda: future.key in described
+            return future
+
+        def gather(self, futures):
+            return [CardReply(card=dict(described[future.key])) for future in futures]
+
+    monkeypatch.setattr("distributed.wait", lambda *_, **__: None)
+    try:
+        found = cards_of(Client(), OPTIONS, [PROVIDER.name])
+        assert found == {card["gpu_uuid"]: card for card in (described[address] for address in expected)}
+    except InputError as error:
+        assert expected in str(error)
+
+
+def test_the_crew_s_workers(monkeypatch):
+    """Without workers that compile those with cards do; a thread that compiles keeps its compiler."""
+    crew, started = crew_of(OneWorker()), []
+    assert crew("compile", [1], lambda: True) == ()
+    assert [*crew("time", [], lambda: True)] == [*crew("check", [1], lambda: False)] == []
+    monkeypatch.setattr("gemm_model.bench.runner.compiler", lambda *words: started.append(words) or words)
+    task = SimpleNamespace(compiled_by=lambda compiler: compiler, job=Mock(kernels=("k",)))
+    assert compile_kernel(task) == compile_kernel(task) == (task.job.options.device, ("k",))
+    assert len(started) == 1
+
+
 def test_no_task_needs_no_worker():
     class Nobody(OneWorker):
         def nthreads(self):
@@ -359,6 +430,41 @@ def test_a_run_is_gone_on_with_on_other_cards(client, cards, tmp_path):
 
 def base_us(row):
     return row.problem.m / 64 + row.config.cta_n / 128 + row.config.swizzle / 100
+
+
+def test_rows_are_parts_of_their_run_once_there_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "SEAL_ROWS", 3)
+    dataset = DataSet.create(tmp_path)
+
+    def line(order):
+        cells = {"gpu": "Card", "kernel": "quack", "regime": "burst", "m": order, "order": order}
+        return line_of(journal.JOURNAL_COLUMNS, cells)
+
+    with suppress(KeyError), journal.begun(dataset, {"sweep": "a"}) as kept:
+        kept.extend({0: line(0), 1: line(1)})
+        folder = tmp_path / "runs" / kept.record.run
+        text = (folder / "0.csv").read_text()
+        assert (journal.unsealed(dataset), kept.record.parts) == ({folder.name: 2}, ())
+        kept.extend({2: line(2)})
+        assert (journal.unsealed(dataset), len(kept.record.parts)) == ({}, 1)
+        kept.extend({3: line(3)})
+        raise KeyError
+    assert not folder.exists()
+    # Logs of a killed writer: of a part that is there, torn in its second row, and without rows.
+    folder.mkdir()
+    header = text.splitlines(keepends=True)[0]
+    for number, rows in enumerate((text, None, f"{header}{line(4)}torn", header)):
+        if rows:
+            (folder / f"{number}.csv").write_text(rows)
+    assert journal.unsealed(dataset) == {folder.name: 3}
+    with pytest.raises(InputError, match="no run of sweep b"), journal.taken_up(dataset, "b"):
+        pass
+    with journal.taken_up(dataset, "a") as kept:
+        assert [part.number for part in kept.record.parts] == [0, 1, 2]
+        assert set(kept.done) == {0, 1, 2, 3, 4}
+        kept.extend({5: line(5)})
+    assert [part.number for part in dataset.runs()[0].parts] == [0, 1, 2, 3]
+    assert dataset.read()["m"].tolist() == [*range(6)]
 
 
 FULL_DISK = """
@@ -565,6 +671,15 @@ def test_batch_jobs_that_cannot_be_are_said_in_a_sentence(tmp_path, text, senten
     path.write_text(text)
     with pytest.raises(InputError, match=sentence), cluster.joined(str(path)):
         pass
+
+
+def test_a_batch_system_is_asked_for_its_jobs(tmp_path, monkeypatch):
+    system, path = Mock(SLURMCluster=MagicMock()), tmp_path / "cluster.yaml"
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", system)
+    path.write_text("system: slurm\noptions: {cores: 2}\n")
+    with cluster._batch_jobs(path) as found:
+        system.SLURMCluster.assert_called_once_with(cores=2)
+        found.scale.assert_called_once_with(jobs=1)
 
 
 def test_a_worker_of_another_version_is_refused_by_name():

@@ -10,7 +10,9 @@ from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match, multicast, output_bytes_per_fma, resident_grid, tiling
 from gemm_model.hierarchy.roofline import roofs
 from gemm_model.hierarchy.solve import solve
-from tests.cases import cases
+from tests.cases import calls, cases
+
+test_calls = calls(__file__)
 
 H200 = load_gpu("h200")
 CUDA_CORES = machine_of(H200, datapath_of(H200, "cuda_cores", "fp32"))

@@ -12,6 +12,7 @@ from gemm_model.hierarchy.ladder_report import text_predictions
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
+from gemm_model.hierarchy.plots import plot_roofline
 from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
 from gemm_model.hierarchy.solve import solve
 from gemm_model.hierarchy.variants import bank_conflicts, exchange_clk, variant
@@ -290,7 +291,17 @@ def test_ladder_of_another_gpu(answer):
     assert {row["rung"] for row in rows} == {"naive", "shared", "registers", "pipelined"}
 
 
-def test_roofline_plot(answer, tmp_path):
-    plot = tmp_path / "roofline.png"
-    answer("hierarchy", "--plot", plot)
-    assert plot.read_bytes().startswith(b"\x89PNG")
+def test_a_roofline_s_dots_are_the_kernel_s_rate_and_grow_where_they_may_meet(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("gemm_model.hierarchy.plots.save_figure", lambda figure, _: drawn.append(figure))
+    matched = match(MACHINE, BLOCKING, GRID)
+    plot_roofline(MACHINE, matched, Path("roofline.png"))
+    axes = drawn[0].axes[0]
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [dot.get_markersize() for dot in dots] == [6, 10, 14, 18]
+    assert {dot.get_ydata()[0] for dot in dots} == {MACHINE.peak_tflops * matched.fraction_of_peak}
+    assert (
+        axes.texts[0].get_text().startswith(f"{MACHINE.peak_tflops * matched.fraction_of_peak:.1f} TFLOP/s")
+    )
+    tops = [max(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) > 2]
+    assert tops == [MACHINE.peak_tflops] * 4

@@ -197,7 +197,7 @@ def _descriptions(client: Client, job: runner.Job) -> dict[str, runner.CardReply
         workers = offered(client, CARD)
         for address in asked.keys() - workers.keys():
             asked.pop(address).cancel()
-        for address in workers.keys() - asked.keys():
+        for address in sorted(workers.keys() - asked.keys()):
             asked[address] = client.submit(describe, job, workers=[address], resources={CARD: 1}, pure=False)
         if asked and all(future.done() for future in asked.values()):
             return dict(zip(asked, client.gather(list(asked.values())), strict=True))
