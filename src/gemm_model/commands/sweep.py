@@ -53,9 +53,9 @@ def values_of(text: str) -> tuple[str, list[float]]:
         raise InputError(f"--sweep is {text.strip()!r}; expected {why}")
     # A last value that rounding puts just above the end belongs to it.
     steps = (np.log(last / first) / np.log(step) if factor else (last - first) / step) + 1e-9
-    if steps >= MOST_VALUES:
-        raise InputError(f"--sweep is {text.strip()!r}: {steps:.0f} values; expected at most {MOST_VALUES}")
-    places = np.arange(int(steps) + 1)
+    if (count := int(steps) + 1) > MOST_VALUES:
+        raise InputError(f"--sweep is {text.strip()!r}: {count} values; expected at most {MOST_VALUES}")
+    places = np.arange(count)
     return found[1], (first * step**places if factor else first + step * places).tolist()
 
 
