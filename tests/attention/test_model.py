@@ -17,7 +17,9 @@ from gemm_model.attention.explanation import AttentionWorld, explain_attention
 from gemm_model.attention.kernels import copies_rows, resolved
 from gemm_model.attention.model import AttentionModel
 from gemm_model.core.attention import KERNELS
-from tests.cases import cases
+from tests.cases import calls, cases
+
+test_calls = calls(__file__)
 
 GPU = load_gpu("h200")
 OWN, SERVERS = AttentionConfig(), AttentionConfig(kernel="flash_attention_3")
@@ -81,6 +83,16 @@ def test_pages_that_are_no_whole_key_block_are_copied_row_by_row():
     assert 1.08 < parts / whole < 1.16  # 455 us over 414 on an H200
     with pytest.raises(InputError, match="page_size is 64 with cudnn_attention"):
         _us(f"{words}64", "cudnn_attention")
+
+
+def test_a_later_tile_of_copied_rows_waits_for_its_length_and_its_queries(monkeypatch):
+    monkeypatch.setattr(AttentionModel, "_clock", lambda model, demand, busy_us, clock: clock)
+    problems = [
+        AttentionProblem.parse(f"causal heads=16 seq_q=8192 head_dim=128 page_size={n}") for n in (128, 64)
+    ]
+    whole, copied = (predict(each, SERVERS, GPU).phases_us["tile_starts_and_stores"] for each in problems)
+    # 1,024 tiles on 132 SMs at 1,683 MHz: all but an SM's first wait twice for L2 (318 clk), once for DRAM (384 ns).
+    assert copied - whole == pytest.approx((1024 - 132) / 132 * (2 * 318 / 1683 + 0.384), rel=0.01)
 
 
 def test_what_servers_run_on_hopper_keeps_its_ctas_and_multiplies_fp8():
