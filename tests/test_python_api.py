@@ -283,7 +283,9 @@ def test_what_a_call_returned_changes_no_later_call():
     gm.gpus().clear()
     assert "h200" in gm.gpus()
     problem = GemmProblem.of(1024, 1024, 1024)
-    best = gm.rank(problem, "h200", 2).best.prediction
+    ranking = gm.rank(problem, "h200", 2)
+    assert pickle.loads(pickle.dumps(ranking)) == ranking
+    best = ranking.best.prediction
     for numbers in (best.phases_us, best.details, best.bytes_by_level):
         before = dict(numbers)
         with pytest.raises(TypeError, match="read-only"):

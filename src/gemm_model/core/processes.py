@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copyreg
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,14 +15,6 @@ RunAll = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """`map` or an executor's `map`: results in the order of the arguments."""
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def _read_only(values: Mapping[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(values)
-
-
-# Frozen records hold read-only mappings, which pickle refuses; this lets them travel to processes.
-copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from gemm_model.errors import InputError, require_one_of
@@ -46,15 +45,15 @@ def mapped(record: Record, change: Callable[[Any], Any]) -> Record:
     return made
 
 
-class ReadOnly(dict[str, float]):
-    """Named numbers of a result that later calls share: nobody can change them; `dict(...)` copies them."""
+class ReadOnly(dict[Any, Any]):
+    """What results and records share with later calls: nobody can change it; `dict(...)` copies it."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("the numbers of a result are read-only; dict(...) copies them")
+        raise TypeError("what calls share is read-only; dict(...) copies it")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
-    def __reduce__(self) -> tuple[type, tuple[dict[str, float]]]:
+    def __reduce__(self) -> tuple[type, tuple[dict[Any, Any]]]:
         return ReadOnly, (dict(self),)
 
 
@@ -95,7 +94,7 @@ def record_from(kind: type[Record], values: Mapping[str, Any], where: str) -> Re
     for name in known:
         value = getattr(record, name)
         if isinstance(value, dict):
-            object.__setattr__(record, name, MappingProxyType(value))
+            object.__setattr__(record, name, ReadOnly(value))
     return record
 
 

@@ -335,10 +335,10 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
         words = (LEFT_OUT[reason].format(rows_words(count), name) for name, count in groups.items())
         notes += [f"{each}: no prediction" for each in words]
-    notes += _sums_notes(kept) if needs_tile else []
-    kept.attrs = dict(frame.attrs)
     if len(kept) == 0:
         raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
+    notes += _sums_notes(kept) if needs_tile else []
+    kept.attrs = dict(frame.attrs)
     return kept, notes
 
 

@@ -15,12 +15,15 @@ import numpy as np
 from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.prediction import Prediction
+from gemm_model.errors import InputError
 from gemm_model.kernel_model.kernel_time import TileTimes
 from gemm_model.kernel_model.model import PhysicalEvaluation
 from gemm_model.kernels.mechanisms import WithinPhases
 
 SHORTEST_WAIT_US = 1e-4
 """Shortest wait that is drawn [us]; all traces; the resolution of a trace."""
+MOST_TILES = 10_000_000
+"""Tiles of a kernel that are dealt one by one [tiles]; timelines; chosen: these take 3 s and 0.5 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,9 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
     `read_us` is a tracer's reading of a wait for a k tile that is ready [us].
     """
     times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
+    if schedule.tiles > MOST_TILES:
+        told = f"the kernel has {float(schedule.tiles):.4g} tiles"
+        raise InputError(f"{told}; expected at most {MOST_TILES:,} for a timeline")
     tile = evaluation.tile_times()
     stretch = float(prediction.runtime_us / times.runtime_us)
     launch_us, first_us = float(times.launch_us * stretch), float(times.first_load_us * stretch)
