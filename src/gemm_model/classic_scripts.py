@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemm_model.cli import OneSentenceParser, run_and_report
-from gemm_model.commands import benchmark
+from gemm_model.cli import run_and_report, run_command
 from gemm_model.commands.common import show
-from gemm_model.commands.options import add_verb
 from gemm_model.commands.predict import predict_table_file
 from gemm_model.core.settings import load_settings
 from gemm_model.errors import InputError
@@ -50,16 +48,4 @@ def _predict(words: Sequence[str]) -> int:
 
 def benchmark_main(words: Sequence[str]) -> int:
     """`benchmark_gemm.py`: the options of `gemm-model benchmark`; returns the exit code."""
-    return run_and_report("benchmark_gemm.py", lambda: _benchmark(words))
-
-
-def _benchmark(words: Sequence[str]) -> int:
-    parser = OneSentenceParser(prog="benchmark_gemm.py", description=benchmark.__doc__)
-    add_verb(parser, "benchmark")
-    parser.keep_defaults_apart()
-    overrides, rest = parser.apart(words)
-    args = parser.with_defaults(parser.parse_args(rest))
-    args.overrides, args.verb = overrides, "benchmark"
-    if answer := benchmark.run(args):
-        show(args, answer)
-    return 0
+    return run_and_report("benchmark_gemm.py", lambda: run_command(["benchmark", *words]))

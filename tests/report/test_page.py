@@ -14,12 +14,12 @@ import pytest
 from gemm_model import GemmProblem, rank
 from gemm_model.cli import main
 from gemm_model.commands.benchmark import write_page
+from gemm_model.config import read_toml
 from gemm_model.errors import MissingExtraError
 from gemm_model.report.page import html as page_html_module
 from gemm_model.report.page.choice import tile_map
 from gemm_model.report.page.content import Columns, Fact, Page
 from gemm_model.report.page.html import page_html
-from gemm_model.report.page.pipeline import _ring_figure, stages_taken
 from tests.cases import cases, compare, made
 from tests.conftest import ROOT
 
@@ -95,6 +95,19 @@ def test_pages_of_other_verbs(words, titles, tmp_path):
     own = re.sub(r'<script type="application/octet-stream".*?</script>', "", text, flags=re.DOTALL)
     assert "http" not in own, "a page needs no network"
     assert not re.search(r"""(src|href)=["'](?!#|data:)""", own)
+
+
+def test_a_page_explains_the_terms_that_it_shows_in_the_glossarys_words(tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["explore", *SHAPE, "--html", str(page)]) == 0
+    told = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page.read_text().partition("class=terms>")[2]))
+    drawn = {each["title"]: each["traces"] for each in content(page)["figures"]}
+    bars = {word for name in ("Limited by", "Way to the peak") for word in drawn[name][0]["y"]}
+    names = {each["name"] for name in ("Tile against cluster", "Waves") for each in drawn[name][-2:]}
+    assert {word for words in bars | names for word in words.split(", ")} <= {*told, "waves"}
+    assert {"cooperative", "swizzle", "tie", "error band", "quack", "TFLOP/s", "l2 warm"} <= told.keys()
+    glossary = [row.strip("| ").split(" | ") for row in (ROOT / "docs/glossary.md").read_text().splitlines()]
+    assert dict(glossary[4:]).items() <= read_toml("terms").items()
 
 
 @pytest.fixture
@@ -190,21 +203,3 @@ def test_tiles_without_a_kernel_have_no_text_on_the_map():
         cells = [cell for row in heat[name] for cell in row]
         assert None not in cells
         assert cells.count("") == missing
-
-
-def test_no_more_stages_are_taken_than_the_ring_has():
-    rows = pd.DataFrame(
-        [
-            {"cta": 0, "role": "ring", "activity": name, "start_us": start, "end_us": end}
-            for step in range(20)
-            for name, start, end in (
-                ("load", step / 3, step / 3 + 0.5),
-                # Freed when the load of the stage's next turn begins, but for rounding.
-                ("mma", step / 3 + 1.5, (step + 6) / 3 + 1e-9),
-            )
-        ]
-    )
-    assert max(taken for _, taken in stages_taken(rows)) == 6
-    # Of a hover, variables are those of the trace: x, y.
-    (drawn,) = _ring_figure(stages_taken(rows)).traces
-    assert re.findall(r"%\{(\w+)[:}]", drawn["hovertemplate"]) == ["y", "x"]

@@ -75,6 +75,7 @@ KERNEL = [*SMALL, "--cta", "128x256"]
 MADE_BY: dict[str, list[str]] = {
     "unmeasured": ["predict", "--input", "unmeasured.csv"],
     "rank": ["rank", *SMALL],
+    "explain": ["explain", *KERNEL],
     "portfolio": ["portfolio", "--input", "shapes.csv", "--max-kernels", "2"],
     "timeline": ["simulate", *KERNEL],
     "pipeline": ["simulate", *KERNEL, "--model", "PipelineModel"],

@@ -55,10 +55,9 @@ def kernel_name(candidate: Candidate) -> str:
 def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
-    config = ranking.best.candidate.config
-    cluster = f"{config.cluster_m}x{config.cluster_n}"
+    family, tile, others = kernel_name(ranking.best.candidate).split(" ", 2)
     return [
-        Fact("Best kernel", f"{config.cta_m}x{config.cta_n}", f"cluster {cluster}, {config.schedule}"),
+        Fact("Best kernel", tile, f"{family}, cluster {others}"),
         Fact("Predicted", f"{number_text(best.runtime_us)} us", band_text(best)),
         Fact("Speed", f"{problem.flop / best.runtime_us / 1e6:.4g}", "TFLOP/s"),
         Fact("Limiter", limited_by or best.limiter, "of the best kernel"),
@@ -82,7 +81,7 @@ def ranking_figure(ranking: Ranking) -> Figure:
         trace = points(
             name, times_us, [_label(each) for each in choices], {"color": color, "size": 10}, texts
         )
-        traces.append(trace | {"error_x": error})
+        traces.append(trace | ({"error_x": error} if any(bands) else {}))
     traces = [trace for trace in traces if trace["x"]]
     axes = {"yaxis": {"categoryarray": [_label(each) for each in shown]}}
     words = {"count": len(shown), "reason": ranking.reason}

@@ -29,13 +29,19 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plot with its heading: Plotly traces and layout, colours by name."""
+    """A plot with its heading: Plotly traces and layout, colours by name.
+
+    A plot of a `kind` (s_curve, predicted_measured, ratio_by_time, throughput, error_map or speed_map) is drawn
+    by the page's script, with its settings, from the rows that the filters leave.
+    """
 
     title: str
     note: str
     """A sentence on what the plot shows, which also serves as its alternative text."""
-    traces: Sequence[Mapping[str, Any]]
+    traces: Sequence[Mapping[str, Any]] = ()
     layout: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
     height_px: int = 380
     min_width_px: int = 0
     """Width below which the plot scrolls sideways [pixels]."""
@@ -83,19 +89,6 @@ def bars(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFigure:
-    """A plot that the page's script draws from the rows that the filters leave."""
-
-    title: str
-    note: str
-    kind: str
-    """s_curve, predicted_measured, ratio_by_time, throughput, error_map or speed_map."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    height_px: int = 380
-    wide: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """A table's columns, all of one length; texts are filters or shown, numbers are drawn."""
 
@@ -122,7 +115,7 @@ class Page:
     title: str
     subtitle: str
     facts: Sequence[Fact] = ()
-    figures: Sequence[Figure | TableFigure] = ()
+    figures: Sequence[Figure] = ()
     listings: Sequence[Listing] = ()
     notes: Sequence[str] = ()
     columns: Columns | None = None

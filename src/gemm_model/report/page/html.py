@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -19,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from gemm_model import __version__
+from gemm_model.config import read_toml
 from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.errors import InputError, MissingExtraError, extra_needed
+from gemm_model.kernels.mechanisms import RESOURCES
 from gemm_model.report.page.content import COLORS, Columns, Fact, Listing, Page
 
 COMPRESSION_LEVEL = 6
@@ -61,6 +64,7 @@ def page_html(page: Page) -> str:
         "PLOTLY": _packed(plotly_script().read_bytes()),
         "SCRIPT": _resource("page.js"),
     }
+    parts["TERMS"] = _terms_html(f"{page.subtitle}\n{page.facts}\n{page.listings}\n{parts['CONTENT']}")
     document = _resource("page.html")
     for name, text in parts.items():
         document = document.replace(f"{{{{{name}}}}}", text)
@@ -112,6 +116,17 @@ def _plain(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _terms_html(shown: str) -> str:
+    """A legend of the terms that a page shows, in alphabetical order."""
+    units = {name: unit["meaning"] for name, unit in read_toml("explanations")["attention_units"].items()}
+    known = units | {name: each.meaning for name, each in RESOURCES.items()} | read_toml("terms")
+    meaning = {word: told for words, told in known.items() for word in words.split(", ")}
+    pattern = "|".join(sorted(map(re.escape, meaning), key=len, reverse=True))
+    found = sorted(set(re.findall(rf"(?<![\w-])({pattern})s?(?![\w-])", shown)), key=str.lower)
+    rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning[word])}</dd>" for word in found)
+    return f"<section class=panel><h2>Terms</h2><dl class=terms>{rows}</dl></section>"
 
 
 def _fact_html(fact: Fact) -> str:

@@ -14,7 +14,7 @@ from gemm_model.calibration.run import CalibrationResult, KindResult
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.report.console import accuracy_summary
-from gemm_model.report.page.content import SHOWN, Columns, Fact, Listing, Page, TableFigure
+from gemm_model.report.page.content import SHOWN, Columns, Fact, Figure, Listing, Page
 from gemm_model.tables.table import predict_frame, with_prediction
 
 
@@ -111,7 +111,7 @@ def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
     return [*facts, Fact("Usual limiter", str(limiter.index[0]), f"of {limiter.iloc[0]:.0%} of the kernels")]
 
 
-def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[TableFigure]:
+def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str]) -> list[Figure]:
     settings: dict[str, dict[str, Any]] = {kind: {} for kind in OF_MEASURED if measured}
     if "dram_bytes" in columns.numbers:
         roofs = {"dram_bytes_per_us": gpu.dram_bytes_per_us, "peaks": _peaks(gpu, types)}
@@ -119,7 +119,7 @@ def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str
     if columns.texts["tile"][0]:
         settings["error_map" if measured else "speed_map"] = {"wide": True}
     words = SHOWN["table_figures"]
-    return [TableFigure(kind=kind, **words[kind], **own) for kind, own in settings.items()]
+    return [Figure(kind=kind, **words[kind], **own) for kind, own in settings.items()]
 
 
 def _peaks(gpu: GpuSpec, types: Sequence[str]) -> dict[str, float]:
