@@ -11,7 +11,7 @@ the times differ by more than 5 %; a size is right within a quarter of the diffe
 The difference is predicted as what-ifs are, with the first row's residual for both; with `--residual auto` as
 `explain --against` does, with the trees' correction of each.
 
-Again: how far pairs of the first table's rows, measured again, are told by their first measurement in the other
+Again: how far pairs of the first table's rows, measured again, are predicted by their first measurement in the other
 tables, on another card: no model can do much better.
 
 Without: the errors of formulas with each mechanism switched off and all numbers as they are.
@@ -37,6 +37,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.bench.rows import row_from_columns
+from gemm_model.config.mechanisms import KIND_MECHANISMS, MECHANISM_NAMES
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
@@ -45,7 +46,6 @@ from gemm_model.kernel_model.explanation import TIE, busy, mma_flop, sms_with_wo
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World
 from gemm_model.kernel_model.rates import l2_bytes_per_us
-from gemm_model.kernels.mechanisms import KIND_MECHANISMS, MECHANISM_NAMES
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.tables.table import batch_from_frame, read_table, usable_rows
 
@@ -100,8 +100,8 @@ def run(what: str, paths: list[Path], gpu: GpuSpec, residual: str) -> list[dict[
         first = pd.concat(map(usable, frames[1:]))
         found = [pairs(measured_twice(usable(frames[0]), first), lambda rows: rows["runtime_us_first"])]
     else:
-        told = partial(predicted, gpu=gpu, residual=residual)
-        found = [pairs(usable(frame), lambda rows: told(rows)[0]) for frame in frames]
+        predict = partial(predicted, gpu=gpu, residual=residual)
+        found = [pairs(usable(frame), lambda rows: predict(rows)[0]) for frame in frames]
     together = pd.concat(found, ignore_index=True)
     lines = [{"setting": name, **pair_figures(rows)} for name, rows in together.groupby("setting")]
     return [*lines, {"setting": "all", **pair_figures(together)}]
@@ -122,7 +122,7 @@ def measured_twice(rows: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs(rows: pd.DataFrame, times_us: Callable[[pd.DataFrame], FloatArray]) -> pd.DataFrame:
-    """Measured and told ratio of times for neighbours among rows that differ in one setting."""
+    """Measured and predicted ratio of times for neighbours among rows that differ in one setting."""
     rows = rows.assign(measured=rows["runtime_us"].astype(float), predicted=times_us(rows))
     both = neighbours(rows, ["measured", "predicted"])
     ratios = [(after / before).assign(setting=name) for name, before, after in both]
@@ -158,15 +158,15 @@ def errors(frames: Iterable[pd.DataFrame], gpu: GpuSpec, without: str) -> dict[s
     """Mean errors with a mechanism off: times by table and of splits, and bytes that were counted."""
     found: dict[str, object] = {}
     for number, rows in enumerate(frames):
-        told = predicted(rows, gpu, residual="off", without=(without,) if without else ())
-        off = np.abs(told[0] / rows["runtime_us"].to_numpy(float) - 1.0)
+        found_off = predicted(rows, gpu, residual="off", without=(without,) if without else ())
+        off = np.abs(found_off[0] / rows["runtime_us"].to_numpy(float) - 1.0)
         found |= {f"{number}: MAPE": f"{off.mean():.2%}", f"{number}: p95": f"{np.quantile(off, 0.95):.2%}"}
         split = pd.to_numeric(rows["split_k"], errors="coerce").to_numpy() > 1
         found[f"{number}: split K"] = f"{off[split].mean():.2%}"
         if rows["regime"].eq("counters").all():
             counted = rows[["dram_read_bytes", "dram_write_bytes", "l2_bytes"]].to_numpy(float)
-            found["DRAM bytes"] = f"{np.abs(told[1] / counted[:, :2].sum(axis=1) - 1.0).mean():.2%}"
-            found["L2 bytes"] = f"{np.abs(told[2] / counted[:, 2] - 1.0).mean():.2%}"
+            found["DRAM bytes"] = f"{np.abs(found_off[1] / counted[:, :2].sum(axis=1) - 1.0).mean():.2%}"
+            found["L2 bytes"] = f"{np.abs(found_off[2] / counted[:, 2] - 1.0).mean():.2%}"
     return found
 
 
@@ -198,7 +198,7 @@ def counter_figures(rows: pd.DataFrame, gpu: GpuSpec) -> dict[str, object]:
     return {
         "rows": len(rows),
         "none busy": f"{(counted.max(axis=0) < BUSY).mean():.0%}",
-        "busiest told": f"{(one == other).mean():.1%}",
+        "busiest predicted": f"{(one == other).mean():.1%}",
         "limiter is the busiest": f"{np.mean(agrees):.1%}",
         **{f"{name} off": f"{value:.1%}" for name, value in off.items()},
     }
@@ -219,17 +219,17 @@ def attributed(rows: pd.DataFrame, gpu: GpuSpec) -> pd.DataFrame:
     """
     found = [world.composed() for world in worlds_of(rows, gpu)]
     units, times = counted_us(rows, found, gpu), rows["runtime_us"].to_numpy(float)
-    told = np.array([list(busy(each, gpu, 1.0).values()) for each in found]).T
-    left = [float(each.times.runtime_us) for each in found] - told.max(axis=0)
-    columns = np.vstack([times, units, times - units.max(axis=0), told, left])
+    predicted_us = np.array([list(busy(each, gpu, 1.0).values()) for each in found]).T
+    left = [float(each.times.runtime_us) for each in found] - predicted_us.max(axis=0)
+    columns = np.vstack([times, units, times - units.max(axis=0), predicted_us, left])
     names = [f"us {place}" for place in range(len(columns))]
     both = list(neighbours(rows.assign(**dict(zip(names, columns, strict=True))), names))
     before, after = (np.vstack([each[place] for each in both]) for place in (1, 2))
     felt = np.abs(after[:, 0] / before[:, 0] - 1.0) > FELT
-    time_us, (counted, told) = before[felt, 0], np.split((after - before)[felt, 1:], 2, axis=1)
+    time_us, (counted, predicted_us) = before[felt, 0], np.split((after - before)[felt, 1:], 2, axis=1)
     most = np.abs(counted).argmax(axis=1, keepdims=True)
-    its, others = (np.take_along_axis(each, most, axis=1)[:, 0] for each in (told, counted))
-    behind = np.where(its * others > 0.0, np.abs(told).max(axis=1) - np.abs(its), np.inf)
+    its, others = (np.take_along_axis(each, most, axis=1)[:, 0] for each in (predicted_us, counted))
+    behind = np.where(its * others > 0.0, np.abs(predicted_us).max(axis=1) - np.abs(its), np.inf)
     return pd.DataFrame({"the same": behind <= 0.0, "or tied": behind <= TIE * time_us})
 
 

@@ -13,7 +13,7 @@ A table that names its kernels (cta_m, cta_n, cluster_m, ... besides) is predict
 choice of each shape is judged too; with columns kernel_name, batch and empty_kernel_us, by its kernels of CUDA
 cores. Nothing is fitted to such a table: it is a judge.
 
-What is known of how a table was taken can be told. `--own-choice` adds what the library of the family loses
+What is known of how a table was taken can be given. `--own-choice` adds what the library of the family loses
 by its own choice of kernel, as `gemm-model torch` does, and to the band by how much frameworks differ.
 `--copies 5`: weights rotate through five copies, or as many as hold L2's bytes where those are fewer, and the
 rest is the same from call to call. `--loop`: calls follow each other for so long that the power cap acts on
@@ -132,7 +132,7 @@ def rotated(frame: pd.DataFrame, gpu: GpuSpec, copies: int) -> pd.Series:
 
 
 def kernels(frame: pd.DataFrame, gpu: GpuSpec, known: Known) -> pd.DataFrame:
-    """The kernel of each call: the one that is told, or the fastest of the family."""
+    """The kernel of each call: the one that is given, or the fastest of the family."""
     calls = frame[["in_dtype", "m", "n", "k"]].reset_index(drop=True)
     if tile := known.tiles.get(gpu.architecture):
         extents = dict(zip(("cta_m", "cta_n", "cta_k"), map(int, tile.split("x")), strict=False))
@@ -214,7 +214,7 @@ def report(rows: pd.DataFrame, system: str) -> Iterator[dict[str, object]]:
 
 
 def systems(path: Path, gpu: str | None, dtype: str | None = None) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Name, GPU and rows of each system of a table, of one type where it is told."""
+    """Name, GPU and rows of each system of a table, of one type where it is given."""
     frame = read_table(path)
     missing = [name for name in NEEDED if name not in frame]
     if missing or (gpu is None and "system" not in frame):
@@ -252,9 +252,9 @@ def main() -> None:
     cli.add_argument("--activations", metavar="TYPE", help="what narrower operands are quantized from")
     cli.add_argument("--kernel", action="append", default=[], type=tile_of_word, help="tile that calls take")
     given = vars(cli.parse_args())
-    told = {name: given[name] for name in ("family", "own_choice", "copies", "loop", "activations")}
+    settings = {name: given[name] for name in ("family", "own_choice", "copies", "loop", "activations")}
     options = dict(each.split("=", 1) for each in given["option"])
-    known = Known(**told, options=options, tiles=dict(given["kernel"]))
+    known = Known(**settings, options=options, tiles=dict(given["kernel"]))
     lines = [
         line
         for path in given["tables"]

@@ -2,7 +2,7 @@
 
     python benchmarks/heuristic_choices.py
 
-Rows of torch's own calls, whose kernels the prediction is not told. First, of shapes launched alone, their
+Rows of torch's own calls, whose kernels the prediction does not know. First, of shapes launched alone, their
 time over that of the fastest algorithm that cuBLASLt offers. Then the two numbers of `HeuristicChoice` with
 which the kernel predicted to be the fastest comes nearest to calls on H200s, alone and in graphs together, of
 the tables of plain products that fits use: `heuristic_choices.yaml`; and the error of calls that they
@@ -68,7 +68,7 @@ EARLIER = {
 }
 """By kernel of an earlier architecture what stands in its name."""
 EARLIER_SORTS = {"many_taps": ("many_taps",), "many_taps_wgrad": ("many_taps",), "strided": ("",)}
-"""Of which convolutions it is told, others than of few channels and depthwise ones."""
+"""The convolutions that count, others than of few channels and depthwise ones."""
 EARLIER_STARTS = {
     "implicit": (10.0, 0.4),
     "gradient": (10.0, 0.3),
@@ -146,7 +146,7 @@ def held_out(rows: pd.DataFrame, halves_us: Sequence[float]) -> dict[str, object
     half = pd.util.hash_array(sizes.to_numpy(object)) % 2
     found = pd.concat(errors(fitted(rows[half != side], halves_us), rows[half == side]) for side in (0, 1))
     long = found[rows.loc[found.index, "predicted_us"] >= LONG_US]
-    return {"half_us": "told" if len(halves_us) > 1 else "none", "MAPE": found.mean(), "long": long.mean()}
+    return {"half_us": "given" if len(halves_us) > 1 else "none", "MAPE": found.mean(), "long": long.mean()}
 
 
 def figures(rows: pd.DataFrame, heuristic_choice: HeuristicChoice) -> Iterator[dict[str, object]]:

@@ -30,7 +30,7 @@ from gemm_model.core.kernel_config import KernelConfig
 TABLES = MEASUREMENTS / "h200"
 HALF_OF_THE_SMS = "planted_slowdowns:HalfOfTheSms"
 SLOWER = 1.05
-"""Least measured time over that without the fault [1]; judged cases; chosen: others are none to be told."""
+"""Least measured time over that without the fault [1]; judged cases; chosen: others are too small to judge."""
 FAULTS = (
     *("half_stages", "no_multicast", "bad_raster", "odd_pitch", "spills", "half_sms", "cold_l2"),
     "slow_epilogue",
@@ -42,7 +42,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def run(plan_path: Path, output: Path, seconds: float) -> None:
-    """Times of all rows, then counters of those with a fault; told rows are written as they come."""
+    """Times of all rows, then counters of those with a fault; judged rows are written as they come."""
     from gemm_model.bench import runner
     from gemm_model.bench.provider import load_provider
     from gemm_model.bench.row_log import KeptTable
@@ -103,7 +103,7 @@ def judge(output: Path) -> None:
                     "slower": slower,
                     "first": names[0] == fault,
                     "first two": fault in names[:2],
-                    "told": names[0],
+                    "named": names[0],
                 }
             )
     frame = pd.DataFrame(judged)

@@ -20,9 +20,9 @@ import gemm_model
 from gemm_model.bench.device import TimingSettings
 from gemm_model.cli import VERBS
 from gemm_model.commands.options import add_verb
+from gemm_model.config.mechanisms import KERNEL, MECHANISMS
 from gemm_model.core.gpu import QUANTITIES, GpuSpec
 from gemm_model.kernel_model.calibration_file import load_calibration, silicon_entries
-from gemm_model.kernels.mechanisms import KERNEL, MECHANISMS
 from gemm_model.pipeline.machine import PipelineMachine
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from gemm_model.calibration.report import write_numbers, write_silicon
 from gemm_model.calibration.residual_fit import corrected_fold_us, train_on
 from gemm_model.calibration.run import band, error_bands, rounded
 from gemm_model.calibration.tables import load_tables, main_situation, splits_k
+from gemm_model.config.mechanisms import KERNEL, NUMBERS, kernel_numbers
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -39,7 +40,6 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import Residual, residual_beside, write_residual
-from gemm_model.kernels.mechanisms import KERNEL, NUMBERS, kernel_numbers
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import top1_efficiency
 
@@ -138,8 +138,8 @@ def identifiable(free: Collection[Parameter], groups: Sequence[Group], gpu: GpuS
         for group in groups:
             absent = mechanism in family_of(group.family, gpu).absent_mechanisms
             # Only kernels timed without events tell what events add.
-            told = each.number != "launch.events_us" or group.regime == "counters"
-            if each.serves(group.family, group.kind) and told and not absent:
+            launched = each.number != "launch.events_us" or group.regime == "counters"
+            if each.serves(group.family, group.kind) and launched and not absent:
                 found.append(each)
                 break
     return found
@@ -284,8 +284,8 @@ def main() -> int:
         (name, kind): found.values() for name, each in known.items() for kind, found in each.numbers.items()
     }
     if args.classes or args.never_timed:
-        told = classes if args.classes else never_timed
-        print(HEADER, *told(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
+        judge = classes if args.classes else never_timed
+        print(HEADER, *judge(tables, gpu, start, names_to_fit(args), bounds), sep="\n")
         return 0
     free, fit, fits = fitted(tables, gpu, start, names_to_fit(args), bounds)
     with ProcessPoolExecutor(args.processes) as processes:
@@ -372,8 +372,8 @@ def never_timed(
         for table in plain:
             if table.family == family and table.regime == "burst":
                 numbers = kernel_numbers(fit.numbers[donor, table.kind])
-                told = known_numbers(family_of(family, gpu), numbers, table.kind)
-                borrowed = replace(fit, numbers={(family, table.kind): numbers.having(told).values()})
+                known = known_numbers(family_of(family, gpu), numbers, table.kind)
+                borrowed = replace(fit, numbers={(family, table.kind): numbers.having(known).values()})
                 _, times = all_times(borrowed, table, gpu, np.ones(len(table.rows), dtype=bool))
                 yield line_of(table, times.runtime_us, f"never timed, by {donor}")
 

@@ -137,7 +137,7 @@ def test_other_ways_of_calling_a_library_are_its_family_and_untold_splits_are_le
     frame["m"] = 512
     found = predict_table(frame, "h200")
     assert found["predicted_us"].iloc[0] == found["predicted_us"].iloc[1]
-    assert found.attrs["notes"][0] == "1 row of K split in parts that are not told: no prediction"
+    assert found.attrs["notes"][0] == "1 row with an unknown split of K: no prediction"
     assert found["disposition"].tolist() == ["ok", "ok", "split_untold"]
 
 
@@ -149,7 +149,7 @@ def test_a_grid_of_a_cta_for_each_part_tells_the_splits():
     found = predict_table(frame, "h200")
     assert found["split_k"].tolist() == ["3", "", ""]
     assert found["predicted_us"].notna().tolist() == [True, False, False]
-    assert found.attrs["notes"][0] == "2 rows of K split in parts that are not told: no prediction"
+    assert found.attrs["notes"][0] == "2 rows with an unknown split of K: no prediction"
 
 
 def test_every_function_takes_a_gpu_by_name_path_and_description():

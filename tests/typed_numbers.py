@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from gemm_model.config.mechanisms import KernelNumbers, kernel_numbers, within_phases
 from gemm_model.kernel_model.calibration_file import Calibration, as_mapping
 from gemm_model.kernel_model.forest import Forest
 from gemm_model.kernel_model.residual import FEATURES, Residual, write_residual
-from gemm_model.kernels.mechanisms import KernelNumbers, kernel_numbers, within_phases
 
 VALUES: dict[str, float] = {
     f"{mechanism}.{name}": value

@@ -156,13 +156,13 @@ def test_rank_takes_a_table_of_measured_kernels(tmp_path, capsys):
         table.insert(0, "heads,seq_kv,head_dim,seq_q,tile_m,tile_n,runtime_us")
         (tmp_path / "measured.csv").write_text("\n".join(table))
         assert main(["rank", "--input", str(tmp_path / "measured.csv"), "--format", "csv"]) == code
-        told = capsys.readouterr()
+        printed = capsys.readouterr()
         if code == 0:
-            (row,) = csv.DictReader(told.out.splitlines())
-            assert "first choices reach 83.3% (p5 83.3%), the library's own 55.6% (p5 55.6%)" in told.err
+            (row,) = csv.DictReader(printed.out.splitlines())
+            assert "first choices reach 83.3% (p5 83.3%), the library's own 55.6% (p5 55.6%)" in printed.err
     cells = [float(row[name]) for name in ("runtime_us", "library_us", "over_library", "of_best")]
     assert cells == pytest.approx([6.0, 9.0, 0.5, 5.0 / 6.0])
-    assert "no problem has times of the library's own kernel" in told.err
+    assert "no problem has times of the library's own kernel" in printed.err
 
 
 def test_simulate_draws_groups_in_turn(tmp_path, capsys):

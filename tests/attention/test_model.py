@@ -226,9 +226,9 @@ def test_a_table_predicts_row_by_row_and_refuses_bad_cells(tmp_path):
         with pytest.raises(InputError, match=sentence):
             predict_table(bad, "h200")
     mixed = frame.assign(in_dtype=["bf16", "fp16", "e4m3"], tile_m=[128, 320, ""])
-    told = predict_table(mixed, "h200")
-    assert told["disposition"].tolist() == ["ok", "cannot_run", "cannot_run"]
-    assert "2 rows cannot run, no prediction: table: row 1: tile 320x" in told.attrs["notes"][0]
+    predicted = predict_table(mixed, "h200")
+    assert predicted["disposition"].tolist() == ["ok", "cannot_run", "cannot_run"]
+    assert "2 rows cannot run, no prediction: table: row 1: tile 320x" in predicted.attrs["notes"][0]
     with pytest.raises(InputError, match="row 2: in_dtype is e4m3 with flash_attention"):
         predict_table(mixed.iloc[2:], "h200")
     types = mixed.assign(tile_m="", tile_n="")

@@ -247,10 +247,10 @@ def test_dry_run_needs_no_device_keeps_types_and_tells_what_is_left_out(tmp_path
     sizes.write_text("m,n,k,dtype\n64,64,64,fp8\n64,64,64,fp32\n")
     words = arguments(sizes, tmp_path / "out.csv", "--dry-run", "--device", "no.such:Device")
     assert benchmark_main(words) == 0
-    printed, told = capsys.readouterr()
+    printed, notes = capsys.readouterr()
     assert "rows      4 (burst)" in printed
     assert printed.count("e4m3 64x64x64") == 4
-    assert "1 of 2 problems are left out: tests.bench.fakes:FakeProvider: the fake has no fp32" in told
+    assert "1 of 2 problems are left out: tests.bench.fakes:FakeProvider: the fake has no fp32" in notes
     assert not (tmp_path / "out.csv").exists()
     assert benchmark_main([*words, "--dtype", "bf16"]) == 2
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.measured import ROLES, campaigns, kernels_of, path_of, rows_of
-from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS
 from gemm_model.bench.rows import COLUMNS, PAIR_COLUMNS, TABLE_COLUMNS, row_from_columns
 from gemm_model.core.gpu import load_gpu
 

@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra gemm-model[bench] is not installed")
 
 from gemm_model.bench.block_scaled import dequantized, random_block_scaled
-from gemm_model.bench.extended_tensors import product_of
+from gemm_model.bench.kind_tensors import product_of
 from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison
 from gemm_model.bench.torch_library import torch_dtype

@@ -72,8 +72,8 @@ def test_a_card_with_part_of_the_donors_error_takes_that_part(hidden, share):
 def test_a_share_is_judged_on_other_shapes_than_it_was_found_on():
     seen, physical_us, found = taken(np.exp(np.where(FOLDS == 0, 0.05, 0.03)))
     # The first fold takes 0.03 of the others, these the mean of 0.05 and 0.03.
-    told = np.where(seen.frame["cta_n"] == 256, np.where(FOLDS == 0, 0.03, 0.04), 0.0)
-    assert np.log(found.corrected_us / physical_us) == pytest.approx(told, abs=1e-3)
+    expected = np.where(seen.frame["cta_n"] == 256, np.where(FOLDS == 0, 0.03, 0.04), 0.0)
+    assert np.log(found.corrected_us / physical_us) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("wide_takes", [1.0, 0.95])

@@ -269,9 +269,9 @@ def test_a_ranking_is_a_sequence_and_a_table_of_the_schema():
 def choice_of(cta_n, waves_us, l2_us, **more):
     more = {"limiter": "L2", "phases_us": {"waves": waves_us, "launch": 2.0}, **more}
     details = {"l2_us": l2_us, "dram_us": l2_us / 2.0, "stages": 2.0 * l2_us}
-    told = Prediction(runtime_us=waves_us + 2.0, bytes_by_level={}, details=details, **more)
+    predicted = Prediction(runtime_us=waves_us + 2.0, bytes_by_level={}, details=details, **more)
     candidate = Candidate(config=KernelConfig(cta_m=128, cta_n=cta_n))
-    return Choice(rank=1, candidate=candidate, prediction=told, tie_group=1)
+    return Choice(rank=1, candidate=candidate, prediction=predicted, tie_group=1)
 
 
 def test_a_comparison_names_the_phase_and_the_resource_that_grew_most():
@@ -352,8 +352,6 @@ def test_a_choice_that_is_called_the_best_is_the_best(seed, monkeypatch):
 def test_columns_that_cannot_serve_a_row_are_infinite():
     cost = np.array([[1.0, np.inf], [np.inf, 1.0]])
     assert select_columns(cost, 2).chosen == (0, 1)
-    with pytest.raises(InputError, match="no 1 kernels serve every problem"):
-        select_columns(cost, 1)
     assert select_columns(np.zeros((2, 2)), 1).gap == 0.0
 
 

@@ -92,7 +92,7 @@ def kept(choices, count=8):
 def test_of_twins_that_take_as_long_the_unswapped_stays():
     assert kept([choice(1, 10.0, True), choice(2, 10.0, False)]) == [(2, True)]
     assert kept([choice(1, 10.0, False), choice(2, 10.0, True)]) == [(1, True)]
-    # 0.05 % more: still one choice, told by the faster one.
+    # 0.05 % more: still one choice, the faster one.
     assert kept([choice(1, 10.0, True), choice(2, 10.005, False)]) == [(1, True)]
 
 

@@ -203,8 +203,8 @@ def test_ties_of_a_limiter_are_told_alike_by_all_verbs(gemm_model):
     words = ("--m", 4096, "--n", 4096, "--k", 256, "--gpu", "h200", "--format", "json")
     for verb, config in (("rank", ()), ("predict", ("--cta", "128x128"))):
         ties = json.loads(gemm_model("explain", *words, *config).out)["result"]["ties"]
-        told = rows_of(gemm_model(verb, *words, *config))[0]["limiters"].split(" and ")
-        assert set(told) == set(ties) > {told[0]}
+        limiters = rows_of(gemm_model(verb, *words, *config))[0]["limiters"].split(" and ")
+        assert set(limiters) == set(ties) > {limiters[0]}
 
 
 @pytest.mark.parametrize("verb", ["explain", "explore"])

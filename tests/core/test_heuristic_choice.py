@@ -29,7 +29,7 @@ def test_a_choice_adds_its_band_to_the_kernels_in_squares_or_has_one_of_its_own(
 
 def test_an_heuristic_choice_may_go_by_the_sort_of_problem():
     pick = HeuristicChoice(share=0.06, half_us=100.0, shares={"padded": 0.5})
-    # Of a sort that is told the share stays; of others a half of it is left at 100 us.
+    # Of a sort that is given the share stays; of others a half of it is left at 100 us.
     assert pick.of("padded").time_us(100.0, "TENSOR") == 150.0
     assert pick.of("another").time_us(100.0, "TENSOR") == pytest.approx(103.0)
 

@@ -286,10 +286,10 @@ def test_a_kernel_has_some_of_the_sms_of_its_card(sms):
 
 
 def test_an_option_told_twice_has_one_value():
-    told = (["model_opts.without=[clock]"], {"gpu": "h200", "model": "KernelModel"})
-    assert load_settings(*told, options={"without": ["clock"]}).options["without"] == ["clock"]
+    given = (["model_opts.without=[clock]"], {"gpu": "h200", "model": "KernelModel"})
+    assert load_settings(*given, options={"without": ["clock"]}).options["without"] == ["clock"]
     with pytest.raises(InputError, match=r"--without is \['l2'\] and model_opts.without \['clock'\]"):
-        load_settings(*told, options={"without": ["l2"]})
+        load_settings(*given, options={"without": ["l2"]})
 
 
 CONFIG = KernelConfig(cta_m=128, cta_n=128)

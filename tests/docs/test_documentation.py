@@ -19,9 +19,9 @@ import pytest
 
 from gemm_model.cli import OneSentenceParser, main
 from gemm_model.commands.options import add_verb
+from gemm_model.config.mechanisms import MECHANISM_NAMES, NUMBERS
 from gemm_model.config.numbers import room_numbers
 from gemm_model.fleet.cluster import _batch_jobs
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, NUMBERS
 from gemm_model.serving import planner_tables
 
 pytestmark = pytest.mark.slow

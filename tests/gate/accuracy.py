@@ -65,7 +65,7 @@ def samples() -> Mapping[str, Sample]:
 
 
 def _plain_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without rows that no kernel of its own tells of: settled ones, splits not told."""
+    """Without rows that no kernel of its own tells of: settled ones, splits unknown."""
     if "settled" in frame:
         frame = frame[frame["settled"].fillna("").astype(str) != "1"]
     if "kernel_name" in frame and "split_k" in frame:

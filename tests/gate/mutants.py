@@ -16,11 +16,11 @@ from unittest.mock import patch
 import yaml
 
 from gemm_model.config import read_yaml_mapping
+from gemm_model.config.mechanisms import NUMBERS
 from gemm_model.config.numbers import NUMBERS_DIR, room_numbers
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import Calibration, load_calibration
 from gemm_model.kernels.compiled_code import COMPILED_CODE, compiled_code
-from gemm_model.kernels.mechanisms import NUMBERS
 from tests.gate.accuracy import accuracy, accuracy_differences
 from tests.gate.golden import golden_differences, golden_table
 from tests.gate.spaces import space_differences, spaces

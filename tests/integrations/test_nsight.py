@@ -82,9 +82,10 @@ def test_a_kernel_as_it_was_meant_has_no_distance():
     ratios = {row["what"]: row["ratio"] for row in found.rows}
     assert (ratios.pop("sm_cycles"), ratios.pop("sm_clk_mhz")) == pytest.approx((0.9, 0.9))
     assert list(ratios.values()) == pytest.approx([1.0] * (len(COUNTS) + 2))
-    told = {row["what"]: row["counted"] for row in found.rows}
-    assert told["ctas_per_sm"] == 1
-    assert told["l2_hit_share"] == pytest.approx(1.0 - counted["dram_read_bytes"] / counted["l2_read_bytes"])
+    counts = {row["what"]: row["counted"] for row in found.rows}
+    assert counts["ctas_per_sm"] == 1
+    missed = counted["dram_read_bytes"] / counted["l2_read_bytes"]
+    assert counts["l2_hit_share"] == pytest.approx(1.0 - missed)
 
 
 def test_rows_of_one_metric_each_are_the_same_kernels(tmp_path):
@@ -117,11 +118,11 @@ def test_the_command_lays_counts_beside_predictions(tmp_path, gemm_model):
     assert f"differs most: {most}; usual causes: " in text.out
     # The name tells the library where the words do not.
     export(tmp_path / "b.csv", replace_cells(KERNEL, {1: "matmul_persistent"}))
-    told, said = (
+    predicted, said = (
         gemm_model(*words[:-1], tmp_path / "b.csv", "--cta", "128x256", *more).out
         for more in ((), ("--kernel", "triton"))
     )
-    assert told == said
+    assert predicted == said
 
 
 @pytest.mark.parametrize(("factor", "named"), [(1.05, None), (1.5, "no_multicast")])

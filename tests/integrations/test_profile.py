@@ -1,4 +1,4 @@
-"""Profiles of programs: GEMM kernels are told by name, measured beside predicted; other files are refused."""
+"""Profiles of programs: GEMM kernels are known by name, measured beside predicted; other files are refused."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Which module a GEMM is told of: by hand, for modules that share an input, roots and recomputation."""
+"""Which module a GEMM belongs to: by hand, for modules that share an input, roots and recomputation."""
 
 import pytest
 

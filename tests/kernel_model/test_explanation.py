@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gemm_model import GemmProblem, InputError, KernelConfig, explain, load_gpu, predict, rank
+from gemm_model.config.mechanisms import MECHANISMS, RESOURCES
 from gemm_model.core.batch import batch_of
 from gemm_model.core.problem import swapped
 from gemm_model.errors import GemmModelError
@@ -22,7 +23,6 @@ from gemm_model.kernel_model.measured import beside_measured
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.question import World, parse_change
 from gemm_model.kernels.feasibility import check
-from gemm_model.kernels.mechanisms import MECHANISMS, RESOURCES
 from gemm_model.kernels.registry import families, family_of
 from tests.cases import cases
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gemm_model import GemmProblem, KernelConfig, predict
+from gemm_model.config.mechanisms import MECHANISM_NAMES
 from gemm_model.core.gpu import load_gpu
 from gemm_model.kernel_model import launch
 from gemm_model.kernel_model.clock import (
@@ -23,7 +24,6 @@ from gemm_model.kernel_model.launch import spread_out
 from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.rates import gpcs_to_saturate_l2
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases
 from tests.kernel_model.kernels import A100, B200, H200, kernel_of, numbers_on, pair_of_ctas, row, times_of

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gemm_model as gm
+from gemm_model.config.mechanisms import KIND_MECHANISMS, NUMBERS
 from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
@@ -19,7 +20,6 @@ from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
-from gemm_model.kernels.mechanisms import KIND_MECHANISMS, NUMBERS
 from gemm_model.kernels.registry import family_of
 from gemm_model.models import create_model
 from tests.cases import cases

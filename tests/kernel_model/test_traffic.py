@@ -41,7 +41,7 @@ def test_what_the_kernel_before_wrote_of_a_is_found_in_l2():
     small = row((4096, 512, 1024), cta_m=128, cta_n=256)
     cold, written = (moved(small, gpu=gpu, regime="graph", l2=state) for state in ("cold", "written"))
     assert cold.dram_read_bytes - written.dram_read_bytes == pytest.approx(8 * 2**20 * 81 / 82)
-    # Where no counter told what L2 holds back, nothing is counted on.
+    # Where no counter gave what L2 holds back, nothing is counted on.
     cold, written = (moved(small, regime="graph", l2=state) for state in ("cold", "written"))
     assert written.dram_read_bytes == cold.dram_read_bytes
 

@@ -53,8 +53,8 @@ def test_shared_memory_is_what_the_profiler_read(kernel, rows):
     counted = counted[(counted["kernel"] == kernel) & (counted["disposition"] == "ok")].reset_index(drop=True)
     assert len(counted) == rows
     resources = resources_of(batch_from_frame(counted, needs_tile=True), H200, family_of(kernel, H200))
-    told = resources.stage_bytes * resources.stages + resources.epilogue_bytes
-    np.testing.assert_allclose(told, counted["smem_bytes_per_cta"], rtol=0.006)
+    predicted = resources.stage_bytes * resources.stages + resources.epilogue_bytes
+    np.testing.assert_allclose(predicted, counted["smem_bytes_per_cta"], rtol=0.006)
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_warpgroups_that_share_a_tile"))
@@ -216,7 +216,7 @@ def test_quack_has_counts_of_its_own_and_others_have_those_of_nvcc():
     for family in ("cutlass", "cublas", "triton"):
         assert compiled_code(family).tiles() == []
         assert (compiled_code(family).waits, compiled_code(family).working_registers) == ({"others": 3}, 30)
-        # What is not told of a family is no part of its calibrations' fingerprints.
+        # What is not given of a family is no part of its calibrations' fingerprints.
         assert set(compiled_code(family).values()) == {"working_registers", "moved_registers", "waits"}
 
 

@@ -82,8 +82,8 @@ def explain_attention(world: AttentionWorld, what_if: Sequence[str] = ()) -> Att
     found, units = world.predicted(), []
     base_us = found.runtime_us
     for name, share in sorted(elasticities(found).items(), key=lambda each: -each[1]):
-        told = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
-        units.append(Mechanism(name=name, meaning=UNITS[name]["meaning"], **told))
+        figures = {"time_us": share * base_us, "share_of_runtime": share, "elasticity": share}
+        units.append(Mechanism(name=name, meaning=UNITS[name]["meaning"], **figures))
     changed = {words: world.asked(words) for words in what_if} | dict(_other_ways(world))
     times_us = {words: other.predicted().runtime_us for words, other in changed.items()}
     answers = [

@@ -71,7 +71,7 @@ class AttentionKernel:
         return rows // self.group_rows if self.turns else 1
 
 
-_FOUND = [record_from(AttentionKernel, told, "attention_kernels.toml") for told in _TABLES["kernels"]]
+_FOUND = [record_from(AttentionKernel, kernel, "attention_kernels.toml") for kernel in _TABLES["kernels"]]
 _KERNELS = {(kernel.name, each): kernel for kernel in _FOUND for each in kernel.architectures}
 FLASH_SM90 = SM90, FLASH3 = _KERNELS["flash_attention", "sm90"], _KERNELS["flash_attention_3", "sm90"]
 SM100, FLASH2 = _KERNELS["flash_attention", "sm100"], _KERNELS["flash_attention_2", "sm90"]
@@ -102,9 +102,9 @@ def default_tile(problem: AttentionProblem, kernel: AttentionKernel) -> tuple[in
     windowed = problem.window > 0 and not (servers and problem.window >= problem.seq_kv - 1)
     paged = servers and problem.page_size > 0
     mask = "window" if windowed else "pages" if paged else MASKS[problem.causal]
-    told = _TABLES["default_tiles"][kernel.name]
-    told = told.get("fp8", told) if problem.dtype.bits < 16 else told
-    rows, keys = told.get(mask, told["full"])[str(size)]
+    tiles = _TABLES["default_tiles"][kernel.name]
+    tiles = tiles.get("fp8", tiles) if problem.dtype.bits < 16 else tiles
+    rows, keys = tiles.get(mask, tiles["full"])[str(size)]
     keys = min(keys, 112) if size == 192 and problem.head_dim_v > 128 and problem.dtype.bits == 16 else keys
     # FlashAttention 3 takes one group for few queries.
     few = servers and not windowed and problem.seq_q * problem.group <= WARPGROUP_ROWS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from gemm_model.config.mechanisms import Record
 from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.calibration_file import calibration_for
 from gemm_model.kernel_model.rates import l2_bytes_per_us
-from gemm_model.kernels.mechanisms import Record
 from gemm_model.kernels.registry import family_of
 
 SHARED_FAMILY = {"sm90": "quack", "sm100": "quack"}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from gemm_model.bench.cublas_names import cells_of_names
-from gemm_model.bench.extended import BATCH_COLUMNS, beyond, epilogue_words
 from gemm_model.bench.launched_kernels import named_kernels
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, beyond, epilogue_words
 from gemm_model.bench.provider import Config, Launch, Operands
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem

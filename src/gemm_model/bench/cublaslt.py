@@ -15,7 +15,7 @@ import torch
 from nvmath.bindings import cublasLt as cublaslt  # noqa: N813
 
 from gemm_model.bench.cublas import CublasProvider, chosen_kernel
-from gemm_model.bench.extended import BATCH_COLUMNS, beyond
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import Config, Launch, LibraryChoice, Operands, UnsupportedError
 from gemm_model.bench.torch_library import TorchLibrary, as_kernel_errors
 from gemm_model.core.batch_strides import MatrixLayout

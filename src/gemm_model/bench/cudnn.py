@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from gemm_model.bench.cudnn_names import conv_cells
-from gemm_model.bench.extended import beyond
-from gemm_model.bench.extended_tensors import convolution_call, keeping_result
+from gemm_model.bench.kind_tensors import convolution_call, keeping_result
 from gemm_model.bench.launched_kernels import named_kernels
+from gemm_model.bench.problem_kinds import beyond
 from gemm_model.bench.provider import Config, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import TorchLibrary
 from gemm_model.core.problem import GemmProblem

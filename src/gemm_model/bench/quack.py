@@ -21,7 +21,7 @@ from quack.cute_dsl_utils import get_max_active_clusters, torch2cute_dtype_map
 from quack.gemm_default_epi import GemmDefaultEpiMixin, GemmDefaultSm90
 
 from gemm_model.bench import quack_fused
-from gemm_model.bench.extended import BATCH_COLUMNS, beyond
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, beyond
 from gemm_model.bench.provider import (
     CompileError,
     Config,

@@ -14,7 +14,7 @@ import quack.gemm_runtime.host as quack_host
 import torch
 from quack.gemm_config import GemmConfig
 
-from gemm_model.bench import extended
+from gemm_model.bench import problem_kinds as kinds
 from gemm_model.bench.block_scaled import scale_shape
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.bench.torch_library import torch_dtype
@@ -35,7 +35,7 @@ HOPPER = 9
 
 def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> str:
     """Why QuACK cannot run such a problem; empty if it can."""
-    words, activation = extended.epilogue_words(problem), extended.activation_of(problem)
+    words, activation = kinds.epilogue_words(problem), kinds.activation_of(problem)
     places = ["activation" if word == activation else word for word in words]
     if any(place not in ORDER for place in places) or set(SOURCES) <= set(words):
         return f"QuACK fuses {', '.join(ORDER)} and one of beta and residual"
@@ -45,18 +45,18 @@ def unsupported(problem: GemmProblem, compute_capability: tuple[int, int]) -> st
         return "QuACK's activations take C as it is; expected residual in place of beta"
     if problem.a_scale is not None or compute_capability[0] != HOPPER:
         return "QuACK's epilogues are benchmarked on compute capability 9.0, without scales"
-    return extended.beyond(problem, "epilogue", "groups")
+    return kinds.beyond(problem, "epilogue", "groups")
 
 
 def kernel_key(problem: GemmProblem) -> tuple[Any, ...]:
     """Parts of the compiled kernel's key beside those of a plain GEMM."""
-    return (extended.epilogue_words(problem), bool(extended.group_rows(problem)))
+    return (kinds.epilogue_words(problem), bool(kinds.group_rows(problem)))
 
 
 def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> Any:
     """QuACK's launch plan, good for all operands of the problem; a linear one launches once meanwhile."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    activation = extended.activation_of(problem)
+    activation = kinds.activation_of(problem)
     if activation:
         # QuACK's fused kernels choose their k tile and do not split K.
         asked = Candidate(config=replace(config, cta_k=0, split_k=1))
@@ -75,7 +75,7 @@ def plan_of(problem: GemmProblem, config: KernelConfig, operands: Operands) -> A
 def launch_of(plan: Any, problem: GemmProblem, operands: Operands) -> Launch:
     """A callable that launches the plan's kernel on the operands."""
     tensors, c = _named_tensors(problem, operands), _c_operand(operands)
-    if extended.activation_of(problem):
+    if kinds.activation_of(problem):
         stores = {"mAuxOut": operands.out}
         return partial(plan.run, operands.a, operands.b.mT, c, out=stores, **tensors)
     return partial(quack_gemm.run_gemm_plan, plan, operands.a, operands.b, operands.out, c, **tensors)
@@ -86,7 +86,7 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
     # QuACK fingerprints its epilogues at their import, which fails for packages outside of a `site-packages`.
     from quack.epilogue.library import linear_act_mod
 
-    words = extended.epilogue_words(problem)
+    words = kinds.epilogue_words(problem)
     return linear_act_mod(
         ACTIVATION_NAMES[activation],
         gated=activation in GATED_ACTIVATIONS,
@@ -99,20 +99,20 @@ def _fused(problem: GemmProblem, activation: str) -> Any:
 
 def _named_tensors(problem: GemmProblem, operands: Operands) -> dict[str, Any]:
     """Operands of the epilogue and bounds of groups, under the names of QuACK's arguments."""
-    words, extras = extended.epilogue_words(problem), operands.extras
-    activated = bool(extended.activation_of(problem))
+    words, extras = kinds.epilogue_words(problem), operands.extras
+    activated = bool(kinds.activation_of(problem))
     found: dict[str, Any] = {}
     if "bias_n" in words:
         # The bias of each group, which here is one and the same.
-        bias = extras["bias_n"].expand(len(extended.group_rows(problem)) or 1, -1).contiguous()
+        bias = extras["bias_n"].expand(len(kinds.group_rows(problem)) or 1, -1).contiguous()
         found["mRowVecBroadcast" if activated else "rowvec_bias"] = bias
     if "bias_m" in words:
-        bias = extras["bias_m"] if extended.group_rows(problem) else extras["bias_m"].unsqueeze(0)
+        bias = extras["bias_m"] if kinds.group_rows(problem) else extras["bias_m"].unsqueeze(0)
         found["mColVecBroadcast" if activated else "colvec_bias"] = bias
     found |= {
-        word: factor for word, factor in (("alpha", extended.ALPHA), ("beta", extended.BETA)) if word in words
+        word: factor for word, factor in (("alpha", kinds.ALPHA), ("beta", kinds.BETA)) if word in words
     }
-    if extended.group_rows(problem):
+    if kinds.group_rows(problem):
         found["cu_seqlens_m"] = extras["bounds"]
     return found
 
@@ -128,8 +128,8 @@ def meta_operands(problem: GemmProblem) -> Operands:
     def empty(name: str, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch_dtype(name), device="meta")
 
-    groups, lead = len(extended.group_rows(problem)), (problem.batch,) * (problem.batch > 1)
-    words, out_name = extended.epilogue_words(problem), problem.out_dtype.name
+    groups, lead = len(kinds.group_rows(problem)), (problem.batch,) * (problem.batch > 1)
+    words, out_name = kinds.epilogue_words(problem), problem.out_dtype.name
     extras: dict[str, Any] = {
         word: empty(out_name, problem.m, problem.n) for word in SOURCES if word in words
     }
@@ -147,7 +147,7 @@ def meta_operands(problem: GemmProblem) -> Operands:
     return Operands(
         a=empty(problem.a_dtype.name, *lead, problem.m, columns),
         b=empty(problem.b_dtype.name, *((groups,) if groups else lead), problem.n, columns),
-        out=empty(out_name, *lead, problem.m, extended.output_columns(problem)),
+        out=empty(out_name, *lead, problem.m, kinds.output_columns(problem)),
         extras=extras,
         **scales,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gemm_model.bench.extended import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, EXTRA_COLUMNS, MASK_COLUMNS, extras
 from gemm_model.bench.provider import Config, LibraryChoice
 from gemm_model.config import read_toml
 from gemm_model.core.fields import problem_of_row, whole_number

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_model.bench.device import TimingSettings
-from gemm_model.bench.extended import extras
+from gemm_model.bench.problem_kinds import extras
 from gemm_model.bench.provider import Config, KernelError, Provider
 from gemm_model.bench.rows import Chain, Row, padded, row_from_columns
 from gemm_model.config.numbers import room_numbers

@@ -7,8 +7,8 @@ import random
 import torch
 
 from gemm_model.bench.block_scaled import random_block_scaled
-from gemm_model.bench.extended import extras
-from gemm_model.bench.extended_tensors import around_product, product_of, reference_results, views_of
+from gemm_model.bench.kind_tensors import around_product, product_of, reference_results, views_of
+from gemm_model.bench.problem_kinds import extras
 from gemm_model.bench.provider import IncorrectResultError, Operands, Rotation, UnsupportedError
 from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.problem import GemmProblem

@@ -19,7 +19,7 @@ import torch
 
 from gemm_model.bench.captured_graph import captured, elapsed_us, programmatic_edges
 from gemm_model.bench.device import PairedTiming, Timing, TimingSettings, in_turn
-from gemm_model.bench.extended_tensors import results
+from gemm_model.bench.kind_tensors import results
 from gemm_model.bench.provider import KernelError, Launch, Operands, OutOfMemoryError, Rotation
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison, references
 from gemm_model.bench.torch_library import as_kernel_errors

@@ -3,7 +3,7 @@
 The tracer runs the worker twice (once to see how many events a warp makes) and decodes what the second run
 wrote. Kernels are compiled with tracing ranges into a cache of their own, by the first run for both. In turn
 with these launches two more workers launch the same kernels without ranges: one times them without a tracer,
-of the other one the tracer takes the lifetimes of warps alone. What the ranges add is told against these.
+of the other one the tracer takes the lifetimes of warps alone. What the ranges add is measured against these.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemm_model.bench import triton_kernels
-from gemm_model.bench.extended import BATCH_COLUMNS, MASK_COLUMNS, beyond
+from gemm_model.bench.problem_kinds import BATCH_COLUMNS, MASK_COLUMNS, beyond
 from gemm_model.bench.provider import (
     Config,
     KernelError,

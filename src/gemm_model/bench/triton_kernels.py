@@ -14,8 +14,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gemm_model.bench import extended
-from gemm_model.bench.extended_tensors import LARGEST_E4M3
+from gemm_model.bench import problem_kinds as kinds
+from gemm_model.bench.kind_tensors import LARGEST_E4M3
 from gemm_model.bench.provider import CompileError, Launch, Operands, UnsupportedError
 from gemm_model.bench.torch_library import as_kernel_errors, first_line
 from gemm_model.core.block_scaling import BLOCK_K
@@ -38,9 +38,9 @@ Triton."""
 WARPS_PER_GROUP = 4
 ALIGNED = ["tt.divisibility", 16]
 
-_ALPHA = tl.constexpr(extended.ALPHA)
-_BETA = tl.constexpr(extended.BETA)
-_OUTPUT_SCALE = tl.constexpr(extended.OUTPUT_SCALE)
+_ALPHA = tl.constexpr(kinds.ALPHA)
+_BETA = tl.constexpr(kinds.BETA)
+_OUTPUT_SCALE = tl.constexpr(kinds.OUTPUT_SCALE)
 _LARGEST = tl.constexpr(LARGEST_E4M3)
 _QUANTIZED = tl.constexpr(QUANTIZED_COLUMNS)
 _SCALE_BLOCK = tl.constexpr(BLOCK_K)
@@ -264,10 +264,10 @@ class TritonKernel:
 
 def unsupported(problem: GemmProblem) -> str:
     """Why the kernels cannot run such a problem; empty where they can."""
-    words = extended.epilogue_words(problem)
-    if words and (problem.batch > 1 or extended.masked(problem)):
+    words = kinds.epilogue_words(problem)
+    if words and (problem.batch > 1 or kinds.masked(problem)):
         return "the triton provider runs batches and masked groups without an epilogue"
-    named = {extended.activation_of(problem): "activation", **dict.fromkeys(REDUCTIONS, "sum")}
+    named = {kinds.activation_of(problem): "activation", **dict.fromkeys(REDUCTIONS, "sum")}
     places = [ORDER.index(named.get(word, word)) for word in words]
     if places != sorted(places):
         return f"the triton provider applies an epilogue in the order {', '.join(ORDER)}"
@@ -279,9 +279,9 @@ def unsupported(problem: GemmProblem) -> str:
 
 def kernel_of(problem: GemmProblem, config: KernelConfig) -> TritonKernel:
     """The kernel of a problem. Raises UnsupportedError where tile or warps do not fit what is beyond a GEMM."""
-    words, specialized = extended.epilogue_words(problem), config.warps == SPECIALIZED_WARPS
+    words, specialized = kinds.epilogue_words(problem), config.warps == SPECIALIZED_WARPS
     scaling, gated = problem.block_scaling, bool(problem.epilogue and problem.epilogue.gated)
-    if specialized and extended.extras(problem):
+    if specialized and kinds.extras(problem):
         raise UnsupportedError("the triton provider specializes the warps of plain products alone")
     out_tile = config.cta_n // 2 if gated else config.cta_n
     if QUANTIZED in words and out_tile != QUANTIZED_COLUMNS:
@@ -304,7 +304,7 @@ def kernel_of(problem: GemmProblem, config: KernelConfig) -> TritonKernel:
         "BLOCK_K": config.cta_k,
         "B_SCALE_ROWS": scaling.b_rows if scaling else 0,
         "ALPHA": int("alpha" in words),
-        "ACTIVATION": ACTIVATION_CODES[extended.activation_of(problem).removeprefix("gated_")],
+        "ACTIVATION": ACTIVATION_CODES[kinds.activation_of(problem).removeprefix("gated_")],
         "GATED": int(gated),
         "OUT_SCALE": int("output_scale" in words),
         "WARP_SPECIALIZE": specialized,
@@ -383,12 +383,12 @@ def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) ->
     tensors |= operands.extras | _scales(problem, operands)
     values: dict[str, Any] = {_argument(name): tensor for name, tensor in tensors.items()}
     values |= {
-        "M": extended.rows_in_memory(problem),
+        "M": kinds.rows_in_memory(problem),
         "N": problem.n,
         "K": problem.k,
         "GROUP_M": config.swizzle,
     }
-    values |= {"GROUPS": len(extended.group_rows(problem)), **dict(kernel.constants)}
+    values |= {"GROUPS": len(kinds.group_rows(problem)), **dict(kernel.constants)}
     if problem.batch > 1:
         for operand, layout in zip("ABD", problem.layouts, strict=True):
             values[f"{operand}_MATRICES"] = layout.matrices
@@ -401,7 +401,7 @@ def arguments(problem: GemmProblem, config: KernelConfig, operands: Operands) ->
 
 def tiles(problem: GemmProblem, config: KernelConfig) -> int:
     """Output tiles of all groups, or of the whole batch."""
-    rows = extended.group_rows(problem) or (problem.m,)
+    rows = kinds.group_rows(problem) or (problem.m,)
     return problem.batch * sum(-(-count // config.cta_m) for count in rows) * -(-problem.n // config.cta_n)
 
 

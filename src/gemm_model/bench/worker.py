@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gemm_model.bench.device import PairedTiming, Timing, TimingSettings
-from gemm_model.bench.extended import extras
+from gemm_model.bench.problem_kinds import extras
 from gemm_model.bench.provider import (
     DescribingProvider,
     KernelError,

@@ -15,11 +15,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 
 from gemm_model.calibration.observations import Observations, sizes
-from gemm_model.config.numbers import room_numbers
-from gemm_model.core.batch import FloatArray, IntArray
-from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
-from gemm_model.kernels.mechanisms import (
+from gemm_model.config.mechanisms import (
     CARD,
     CARD_AND_TYPE,
     KERNEL,
@@ -31,6 +27,10 @@ from gemm_model.kernels.mechanisms import (
     kernel_numbers,
     start_values,
 )
+from gemm_model.config.numbers import room_numbers
+from gemm_model.core.batch import FloatArray, IntArray
+from gemm_model.core.gpu import GpuSpec
+from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernels.registry import family_of
 
 LAUNCH_NUMBER = "launch.kernel_us"

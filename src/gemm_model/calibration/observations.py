@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.classic_models.throughput import flop_per_clk_per_sm
+from gemm_model.config.mechanisms import KernelNumbers
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.kernel_model.kernel import Geometry, geometry_of
 from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.tables.accuracy import config_columns, shape_columns
 from gemm_model.tables.table import batch_from_frame, runtimes_us
 

@@ -14,6 +14,7 @@ from gemm_model.bench.provider import configs_of, swept
 from gemm_model.bench.rows import Row, padded
 from gemm_model.bench.sweep import estimated_row_ms
 from gemm_model.calibration.fit import DEFAULT_FREE
+from gemm_model.config.mechanisms import NUMBERS, kernel_numbers
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray, batch_of
 from gemm_model.core.dtypes import operand_type
@@ -26,7 +27,6 @@ from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import feasible_mask
-from gemm_model.kernels.mechanisms import NUMBERS, kernel_numbers
 from gemm_model.kernels.registry import family_of
 
 

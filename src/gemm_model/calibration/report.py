@@ -11,11 +11,11 @@ import yaml
 
 from gemm_model.calibration.fit import Kind, Parameter
 from gemm_model.calibration.run import DONOR_KEPT, CalibrationResult, Validation, rounded
+from gemm_model.config.mechanisms import CARD_AND_TYPE, NUMBERS, SILICON_NUMBERS
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.files import atomic_write
 from gemm_model.kernel_model.calibration_file import FORMAT_VERSION, Calibration, as_mapping
 from gemm_model.kernel_model.residual import residual_beside, write_residual
-from gemm_model.kernels.mechanisms import CARD_AND_TYPE, NUMBERS, SILICON_NUMBERS
 
 WIDEST = 10_000
 """Longest line of a calibration file [characters]; all files; chosen: one number a line."""

@@ -19,6 +19,7 @@ import numpy as np
 from gemm_model.calibration.fit import Donor, Fit, fit
 from gemm_model.calibration.observations import FoldFit, Observations, sizes
 from gemm_model.classic_models.sol import SOLModel
+from gemm_model.config.mechanisms import KernelNumbers
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import BoolArray, FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -27,7 +28,6 @@ from gemm_model.errors import MissingExtraError
 from gemm_model.kernel_model.forest import LEAF_UNIT, MAX_DEPTH, Features, Forest
 from gemm_model.kernel_model.kernel_time import KernelTime, kernel_time
 from gemm_model.kernel_model.residual import FEATURES, corrected_us, features
-from gemm_model.kernels.mechanisms import KernelNumbers
 from gemm_model.tables.accuracy import error_figures
 
 

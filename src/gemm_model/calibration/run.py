@@ -50,6 +50,16 @@ from gemm_model.calibration.tables import (
     measured_family,
     splits_k,
 )
+from gemm_model.config.mechanisms import (
+    FUSED_EPILOGUE,
+    GROUPED,
+    IMPLICIT_GEMM,
+    KIND_MECHANISMS,
+    KIND_STAGES,
+    NUMBERS,
+    KernelNumbers,
+    kernel_numbers,
+)
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -66,16 +76,6 @@ from gemm_model.kernel_model.kernel_time import kernel_time
 from gemm_model.kernel_model.residual import Residual, TakenOver
 from gemm_model.kernel_model.situation import situation
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import (
-    FUSED_EPILOGUE,
-    GROUPED,
-    IMPLICIT_GEMM,
-    KIND_MECHANISMS,
-    KIND_STAGES,
-    NUMBERS,
-    KernelNumbers,
-    kernel_numbers,
-)
 from gemm_model.kernels.registry import family_of
 from gemm_model.tables.accuracy import (
     ChoiceFigures,

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.classic_models.sol import SOLModel
+from gemm_model.config.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
 from gemm_model.core.gpu import GpuSpec
@@ -18,7 +19,6 @@ from gemm_model.core.regimes import regime_name
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.launch_context import REGIMES
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
 from gemm_model.tables.schema import require_card, rows_words, understood

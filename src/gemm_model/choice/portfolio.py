@@ -185,7 +185,8 @@ def select_columns(cost: FloatArray, count: int) -> Selection:
             if better_value < value:
                 chosen, value = candidate, better_value
     if not np.isfinite(cost[:, columns[chosen]].min(axis=1)).all():
-        raise InputError(f"no {count} kernels serve every problem; expected more kernels")
+        few = "single kernel serves" if count == 1 else f"{count} kernels serve"
+        raise InputError(f"no {few} every problem; expected more kernels")
     return Selection(
         chosen=tuple(sorted(int(columns[column]) for column in chosen)),
         cost=value,

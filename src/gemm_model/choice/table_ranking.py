@@ -115,11 +115,11 @@ def rank_table(
     for problem in problems_of_table(types):
         best.append(ranker.picked(problem) if own else ranker.best(problem))
         advance(1)
-    told = KNOWN.union(
+    replaced = KNOWN.union(
         *({*found.details, *map("{}_bytes".format, found.bytes_by_level)} for _, found in best)
     )
     kept = types.filter(regex="^(?!phase_.*_us$)")
-    kept = kept.drop(columns=told.difference(PROBLEM_COLUMNS), errors="ignore")
+    kept = kept.drop(columns=replaced.difference(PROBLEM_COLUMNS), errors="ignore")
     result = pd.concat([kept, pd.DataFrame(list(_rows(best, ranker)), index=frame.index)], axis=1)
     caveats = dict.fromkeys(caveat for _, found in best for caveat in found.caveats)
     result.attrs = {**types.attrs, "notes": [*types.attrs.get("notes", ()), *caveats]}

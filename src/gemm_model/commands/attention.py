@@ -233,8 +233,8 @@ def explain(args: argparse.Namespace) -> Document:
     result["wave_occupancy"] = tiles / (-(-tiles // sms) * sms) if tiles else 0.0
 
     def text() -> str:
-        told = [(each.name, f"{each.elasticity:.0%}", each.meaning) for each in found.units]
-        units = [dict(zip(("unit", "elasticity", "what it is"), each, strict=True)) for each in told]
+        cells = [(each.name, f"{each.elasticity:.0%}", each.meaning) for each in found.units]
+        units = [dict(zip(("unit", "elasticity", "what it is"), each, strict=True)) for each in cells]
         first = f"predicted {number_text(prediction.runtime_us)} us, limited by {prediction.limiter}"
         return "\n".join((first, "", "UNITS", text_table(units), "", "WHAT IF", changes(found.what_if)))
 
@@ -273,8 +273,8 @@ def rank_table(args: argparse.Namespace) -> Document:
             except InputError as error:
                 raise of_row(frame, row, error) from None
             best = ranking.best.prediction
-            told = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
-            found.append({**place, **ranking.best.config.fields, **told, "gain": ranking.gain})
+            times = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
+            found.append({**place, **ranking.best.config.fields, **times, "gain": ranking.gain})
             advance(1)
     left_out = [name for name in ("gpu", "regime", *CONFIG_COLUMNS, *found[0], "runtime_us") if name in frame]
     rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)
@@ -300,8 +300,8 @@ def _measured_choices(chosen: Settings, frame: pd.DataFrame) -> Document:
         raise InputError("no problem has times of the library's own kernel and of others; expected both")
     rows["over_library"] = rows["library_us"] / rows["runtime_us"] - 1.0
     rows["of_best"] = rows["best_us"] / rows["runtime_us"]
-    told = (choice_figures(rows["best_us"] / rows[name]) for name in ("runtime_us", "library_us"))
-    words = [f"{each.mean:.1%} (p5 {each.p5:.1%})" for each in told]
+    reached = (choice_figures(rows["best_us"] / rows[name]) for name in ("runtime_us", "library_us"))
+    words = [f"{each.mean:.1%} (p5 {each.p5:.1%})" for each in reached]
     notes = ["of the best measured speed first choices reach {}, the library's own {}".format(*words)]
     kept = ["predicted_us", "runtime_us", "library_us", "over_library", "of_best"]
     rows = rows[[*(name for name in COLUMNS if name in rows), *kept]]

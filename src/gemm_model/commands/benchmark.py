@@ -287,8 +287,8 @@ def _problems(args: argparse.Namespace) -> list[list[GemmProblem]]:
     for sentence in frame.attrs.get("notes", ()):
         common.words(f"note: {sentence}")
     typed = "in_dtype" in frame or "a_dtype" in frame
-    for option, told in (("dtype", typed), ("out_dtype", "out_dtype" in frame)):
-        if told and option in args.given:
+    for option, in_table in (("dtype", typed), ("out_dtype", "out_dtype" in frame)):
+        if in_table and option in args.given:
             raise InputError(f"{args.input} has types of its own; expected no --{option.replace('_', '-')}")
     if args.out_dtype is not None:
         frame["out_dtype"] = args.out_dtype

@@ -196,15 +196,15 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
         regimes = {regime_name(str(word)) for word in frame["regime"] if word}
         args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")
-    vars(args).update(told_l2(args, set(frame.get("l2", ()))))
+    vars(args).update(l2_of_rows(args, set(frame.get("l2", ()))))
     return frame
 
 
-def told_l2(args: argparse.Namespace, words: set[str]) -> dict[str, list[str]]:
+def l2_of_rows(args: argparse.Namespace, words: set[str]) -> dict[str, list[str]]:
     """The overrides with the state of L2 that rows tell, unless they have one; rotated weights are cold ones."""
-    told = _only({word for word in words if word not in ("", "rotated")}, "rows", "model_opts.l2, or one L2")
-    unread = told is None or _overridden(args, "model_opts.l2") or "l2" not in settings(args).options
-    return {} if unread else {"overrides": [*args.overrides, f"model_opts.l2={told}"]}
+    state = _only({word for word in words if word not in ("", "rotated")}, "rows", "model_opts.l2, or one L2")
+    unread = state is None or _overridden(args, "model_opts.l2") or "l2" not in settings(args).options
+    return {} if unread else {"overrides": [*args.overrides, f"model_opts.l2={state}"]}
 
 
 def take_card(args: argparse.Namespace, frames: Sequence[pd.DataFrame]) -> None:

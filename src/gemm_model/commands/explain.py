@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> Document:
 
 def _after(first: str, document: Document) -> Document:
     """A document whose text begins with `first`."""
-    told = document.text
-    return replace(document, text=lambda: first + (told() if told else ""))
+    text = document.text
+    return replace(document, text=lambda: first + (text() if text else ""))
 
 
 def _attention(args: argparse.Namespace) -> Document:
@@ -164,8 +164,8 @@ def _run_against(args: argparse.Namespace, chosen: Settings, first: World) -> Do
         return _beside(chosen, _asked(first.problem, first.config, found.prediction), found)
     second = _second(args, chosen, first)
     names = [_called(each.config, each.gpu) for each in (first, second)]
-    told = difference(first, second)
-    return _against(args, chosen, gemm_title(first.problem), told, names)
+    changed = difference(first, second)
+    return _against(args, chosen, gemm_title(first.problem), changed, names)
 
 
 def _measured_us(args: argparse.Namespace) -> float | None:
@@ -193,8 +193,8 @@ def _against(
 def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
     """The kernel of --against: a library's fastest, or the first with other settings; and its card."""
     expected = "a library, such as cublas, or a kernel, such as 128x256,cluster=2x1,kernel=cutlass"
-    libraries, told, card = compare.against(args.against, families(), expected)
-    if libraries and told:
+    libraries, settings, card = compare.against(args.against, families(), expected)
+    if libraries and settings:
         raise InputError(f"--against is {args.against!r}; expected {expected}")
     gpu = card or first.gpu
     problem = kinds.problem(args) if kinds.routing(args) is None else first.problem
@@ -202,10 +202,10 @@ def _second(args: argparse.Namespace, chosen: Settings, first: World) -> World:
         best = Ranker(gpu, family=libraries[0], options=dict(chosen.options)).rank(problem, 1).best.candidate
         turned = swapped(problem) if best.swap_ab else problem
         return replace(first, problem=turned, config=best.config, gpu=gpu)
-    if not told:
+    if not settings:
         return replace(first, gpu=gpu)
-    own = [] if told[0][:1].isdigit() else [f"{first.config.cta_m}x{first.config.cta_n}"]
-    values = {"mma_m": 0, "mma_n": 0, **parse_description(",".join((*own, *told)))}
+    own = [] if settings[0][:1].isdigit() else [f"{first.config.cta_m}x{first.config.cta_n}"]
+    values = {"mma_m": 0, "mma_n": 0, **parse_description(",".join((*own, *settings)))}
     if values.pop("swap_ab", False):
         problem = swapped(problem)
     if values.get("kernel") in sums_stay() and problem.math_kind == "fp8":
@@ -246,8 +246,8 @@ def _difference_text(found: Difference, first: str, second: str) -> str:
     for title, parts in titles.items():
         largest = max(map(abs, parts.values()), default=0.0) or 1.0
         added = sorted(parts.items(), key=lambda part: part[1])
-        told = _bars([(name, 0.0, added_us) for name, added_us in added], largest)
-        lines += ["", title, *told] if added else []
+        bars = _bars([(name, 0.0, added_us) for name, added_us in added], largest)
+        lines += ["", title, *bars] if added else []
     return "\n".join(lines)
 
 
@@ -363,8 +363,8 @@ def _text(world: World, found: Explanation) -> str:
         "ROOFLINE BY LEVEL: how much of the speed that its bytes allow": _roofs(world, found),
         "WHAT IF": [changes(found.what_if)],
     }
-    for title, told in parts.items():
-        lines += ["", title, *told] if told else []
+    for title, lines_of in parts.items():
+        lines += ["", title, *lines_of] if lines_of else []
     return "\n".join([*lines, *(f"caveat: {caveat}" for caveat in prediction.caveats)])
 
 

@@ -106,7 +106,7 @@ def add_verb(parser: argparse.ArgumentParser, verb: str) -> None:
             if isinstance(settings, Mapping):
                 found[option] = {**settings, **found.get(option, {})}
     parser.set_defaults(**{name: _filled(value, {}) for name, value in found.pop("defaults", {}).items()})
-    ends = {option: ENDINGS[told["ends"]] for option, told in found.items() if "ends" in told}
+    ends = {option: ENDINGS[settings["ends"]] for option, settings in found.items() if "ends" in settings}
     parser.set_defaults(ends=ends)
     parser.description = "\n\n".join(filter(None, (parser.description, own.get("about")))) or None
     for option, settings in found.items():
@@ -152,8 +152,8 @@ def _filled(value: Any, words: Mapping[str, str]) -> Any:
     if (whole := _WORD.fullmatch(value)) and whole[1] not in words:
         return _named(whole[1])
     while found := _WORD.search(value):
-        told = words.get(found[1]) or _named(found[1])
-        text = ", ".join(told) if isinstance(told, Iterable) and not isinstance(told, str) else str(told)
+        known = words.get(found[1]) or _named(found[1])
+        text = ", ".join(known) if isinstance(known, Iterable) and not isinstance(known, str) else str(known)
         value = value[: found.start()] + text + value[found.end() :]
     return value
 

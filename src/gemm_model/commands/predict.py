@@ -84,7 +84,7 @@ def _of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
     named = {} if common.gpu_given(args) or not cells.get("gpu") else {"gpu": card_named(cells["gpu"])}
     if cells.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
         named["regime"] = regime_name(cells["regime"])
-    return common.settings(but(args, **named, **common.told_l2(args, {cells.get("l2", "")})))
+    return common.settings(but(args, **named, **common.l2_of_rows(args, {cells.get("l2", "")})))
 
 
 def predict_table_file(

@@ -103,14 +103,14 @@ def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
             result = rank_table(frame, ranker, advance)
         else:
             result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
-    told = ("m", "n", "k", "predicted_us", "limiter")
+    shown = ("m", "n", "k", "predicted_us", "limiter")
     notes = result.attrs.get("notes", ())
     if args.emit is not None:
         result = result.assign(emit=[emit(args.emit, *each, ranker.gpu) for each in choices_of(result)])
         lines = [f"{row.m} x {row.n} x {row.k}: {row.emit}" for row in result.itertuples()]
         text = f"[{', '.join(result['emit'])}]" if args.emit == "json" else "\n".join(lines)
         return _document(ranker, args, rows=result, notes=notes, text=lambda: text)
-    return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, told))
+    return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, shown))
 
 
 def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:

@@ -125,8 +125,8 @@ class AttentionProblem:
     @property
     def name(self) -> str:
         """The problem as `parse` takes it."""
-        told = ("batch", "seq_q", "seq_kv") if self.lengths else ()
-        given = {name: getattr(self, name) for name in CHECKED if name not in told}
+        in_lengths = ("batch", "seq_q", "seq_kv") if self.lengths else ()
+        given = {name: getattr(self, name) for name in CHECKED if name not in in_lengths}
         given |= {"lengths": self.lengths_text, "softcap": f"{self.softcap:g}" if self.softcap else ""}
         words = [f"{name}={value}" for name, value in given.items() if value]
         return " ".join((MASKS[self.causal], *words, f"dtype={self.dtype.name}"))
@@ -185,19 +185,19 @@ def value_of(name: str, text: str) -> Any:
     return number if name in REALS else int(number)
 
 
-def _lengths(told: str) -> tuple[tuple[int, ...], ...]:
+def _lengths(given: str) -> tuple[tuple[int, ...], ...]:
     """Queries and keys of each sequence, from words or a CSV; raises InputError for others."""
-    text = told
-    if told.endswith(".csv"):
+    text = given
+    if given.endswith(".csv"):
         try:
-            lines = Path(told).read_text(encoding="utf-8").splitlines()
+            lines = Path(given).read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError):
-            raise InputError(f"lengths is {told}; expected a file that can be read") from None
+            raise InputError(f"lengths is {given}; expected a file that can be read") from None
         rows = csv.DictReader(lines, skipinitialspace=True)
         text = "+".join(f"{row.get('seq_q')}:{row.get('seq_kv')}" for row in rows)
     if not re.fullmatch(r"\d{1,13}:\d{1,13}(\+\d{1,13}:\d{1,13})*", text):
         known = "queries and keys as 512:512+1:9000, or a CSV of seq_q and seq_kv"
-        raise InputError(f"lengths is {told[:40]!r}; expected {known}")
+        raise InputError(f"lengths is {given[:40]!r}; expected {known}")
     return tuple(tuple(map(int, pair.split(":"))) for pair in text.split("+"))
 
 

@@ -30,7 +30,7 @@ BATCH_SYSTEMS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluste
 """`system` of a YAML file -> class of dask-jobqueue."""
 DASK_SETTINGS = {"distributed.admin.low-level-log-length": 0, "distributed.scheduler.allowed-failures": 0}
 """Dask's own logs of messages for its developers are left out: 1,000 messages with their tasks for each
-worker, which was nearly all that a long sweep held. Each death of a worker is told: `Stream` counts them."""
+worker, which was nearly all that a long sweep held. Each death of a worker is reported: `Stream` counts them."""
 _ADDRESS = re.compile(r"(\w+://)?[\w.\-\[\]:]+:\d+")
 
 

@@ -38,7 +38,7 @@ from gemm_model.models import Model
 
 KNOWN = read_toml("explanations")
 METRICS: Mapping[str, tuple[str, float]] = {
-    told["metric"]: (name, told["factor"]) for name, told in KNOWN["counts"].items() if "metric" in told
+    count["metric"]: (name, count["factor"]) for name, count in KNOWN["counts"].items() if "metric" in count
 }
 """By metric: what it counts here, and the factor from base units (ns, bytes, cycles, sectors)."""
 COMMAND = f"ncu --csv --page raw --print-units base --metrics {','.join(METRICS)} PROGRAM"
@@ -216,7 +216,7 @@ class Launches:
 
 
 def read_profile(path: Path) -> tuple[list[Launches], str]:
-    """The launches of a profiler's export by kernel and problem, and the card's name, '' where it is not told.
+    """The launches of a profiler's export by kernel and problem, and the card's name, '' where it is unknown.
 
     Raises InputError for a file that is none.
     """
@@ -276,7 +276,7 @@ def _time(value: Any, where: str) -> float:
 
 
 def _problem(event: Mapping[str, Any], args: Mapping[str, Any]) -> GemmProblem | None:
-    """The product of an operator; None for other operators and where its inputs' sizes are not told."""
+    """The product of an operator; None for other operators and where its inputs' sizes are unknown."""
     try:
         (a, a_type, a_steps), (b, b_type, b_steps) = (
             (args["Input Dims"][place], str(args["Input type"][place]), args["Input Strides"][place])

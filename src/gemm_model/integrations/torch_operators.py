@@ -49,7 +49,7 @@ BLOCKS_OF_128 = {4: "1x128", 5: "128x128"}
 """Scale blocks applied in software, by torch's `ScalingType`."""
 
 NO_KERNEL = re.compile(r"^(new_)?empty(_\w+)?$|^_unsafe_view$|^resize_$|^set_$")
-"""Operators that return new tensors and launch nothing; views are told by their schema."""
+"""Operators that return new tensors and launch nothing; views are known by their schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class GemmReader:
     kind: str
 
 
-GEMM_READERS = {name: GemmReader(*told) for name, told in read_toml("other_names")["torch"].items()}
+GEMM_READERS = {name: GemmReader(*places) for name, places in read_toml("other_names")["torch"].items()}
 
 
 ADDING = ("addmm", "baddbmm", "addmv", "_addmm_activation", "_scaled_mm", "_scaled_mm_v2", "_grouped_mm")
@@ -215,7 +215,7 @@ def _scales(bound: Mapping[str, Any], which: str) -> Tensor | None:
 def _block_scaling(
     bound: Mapping[str, Any], a_scales: Tensor | None, b_scales: Tensor | None
 ) -> BlockScaling | None:
-    """Scale factors of blocks of 128, told by recipes or else by the shapes of fp32 factors."""
+    """Scale factors of blocks of 128, known by recipes or else by the shapes of fp32 factors."""
     if "recipe_a" in bound:
         blocks = [BLOCKS_OF_128.get(int(bound[f"recipe_{which}"][0])) for which in "ab"]
         return BlockScaling.parse(",".join(map(str, blocks))) if None not in blocks else None
@@ -282,7 +282,7 @@ def _extents(a: Tensor, b: Tensor, groups: int, name: str) -> tuple[int, int, in
 
 
 def _dtype(tensor: Tensor, scale: Tensor | None) -> str:
-    """The operand type of a tensor; block scales are told by their type."""
+    """The operand type of a tensor; block scales are known by their type."""
     name = str(tensor.dtype).removeprefix("torch.")
     scale_type = "" if scale is None else str(scale.dtype).removeprefix("torch.")
     if name == "float4_e2m1fn_x2":

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
-from gemm_model.config.numbers import room_numbers
-from gemm_model.core.dtypes import MATH_KINDS
-from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
-from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
-from gemm_model.core.records import record_from
-from gemm_model.errors import InputError, require_one_of
-from gemm_model.kernels.compiled_code import compiled_code
-from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import (
+from gemm_model.config.mechanisms import (
     KIND_MECHANISMS,
     NUMBERS,
     PROBLEM_KINDS,
@@ -38,6 +30,14 @@ from gemm_model.kernels.mechanisms import (
     start_values,
     within_phases,
 )
+from gemm_model.config.numbers import room_numbers
+from gemm_model.core.dtypes import MATH_KINDS
+from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
+from gemm_model.core.heuristic_choice import Copying, EarlierKernel, HeuristicChoice
+from gemm_model.core.records import record_from
+from gemm_model.errors import InputError, require_one_of
+from gemm_model.kernels.compiled_code import compiled_code
+from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import families
 
 FORMAT_VERSION = 4
@@ -46,7 +46,7 @@ AGAIN = "run gemm-model calibrate again"
 CALIBRATION_DIR = CONFIG_DIR / "calibration"
 BORROWED_BANDS = CONFIG_DIR / "calibration" / "borrowed_bands.yaml"
 KNOWN_OF_FAMILIES = CONFIG_DIR / "calibration" / "known_of_families.yaml"
-OWN_PICKS = CONFIG_DIR / "calibration" / "heuristic_choices.yaml"
+HEURISTIC_CHOICES = CONFIG_DIR / "calibration" / "heuristic_choices.yaml"
 LAST_RESORT = "h200:quack"
 """Calibration that a pair borrows if none shares its family or architecture."""
 
@@ -267,14 +267,14 @@ def _bands_of(group: str) -> Mapping[str, float]:
 @cache
 def tables_of_picks(family: str) -> tuple[str, ...]:
     """Names of the tables of a library's calls to which its heuristic choice is fitted."""
-    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
+    found = read_yaml_mapping(HEURISTIC_CHOICES, "what libraries pick by themselves")["heuristic_choices"]
     return tuple(found[family]["tables"])
 
 
 @cache
 def heuristic_choices() -> Mapping[str, HeuristicChoice]:
     """Time of a library's heuristic choice over that of its fastest kernel, by library."""
-    found = read_yaml_mapping(OWN_PICKS, "what libraries pick by themselves")["heuristic_choices"]
+    found = read_yaml_mapping(HEURISTIC_CHOICES, "what libraries pick by themselves")["heuristic_choices"]
     return {
         name: HeuristicChoice(
             share=float(entry["share"]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gemm_model.config.mechanisms import LAUNCH, RESOURCES
 from gemm_model.core.elementwise import Values, sqrt
 from gemm_model.core.gpu import ASSUMED_INTERVALS, GpuSpec
-from gemm_model.kernels.mechanisms import LAUNCH, RESOURCES
 
 NUMBERS_OF = {
     name: tuple(each for each in (*found.gpu_rates, *found.gpu_times) if each in ASSUMED_INTERVALS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gemm_model.config.mechanisms import Record
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import Flags, Values, maximum, minimum, sqrt, where
 from gemm_model.core.gpu import GpuSpec
@@ -11,7 +12,6 @@ from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.kernel import Geometry, Kernel, KernelWaves
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.traffic import Traffic
-from gemm_model.kernels.mechanisms import Record
 
 
 def counted_quiet(gpu: GpuSpec, clusters: Values, ctas_per_cluster: Values) -> Flags:

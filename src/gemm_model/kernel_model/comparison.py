@@ -10,13 +10,13 @@ from math import comb
 from typing import Any
 
 from gemm_model.config import read_toml
+from gemm_model.config.mechanisms import RESOURCES
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.problem import swapped
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.elasticity import LIMITERS
 from gemm_model.kernel_model.explanation import busy
 from gemm_model.kernel_model.question import World
-from gemm_model.kernels.mechanisms import RESOURCES
 
 KNOWN = read_toml("explanations")
 SETTINGS: Mapping[str, Sequence[str]] = KNOWN["settings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.mechanisms import Record
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.elementwise import (
     Flags,
@@ -27,7 +28,6 @@ from gemm_model.kernel_model.mainloop import KTile
 from gemm_model.kernel_model.placement import SMS_PER_TPC, ctas_of_fullest_gpc
 from gemm_model.kernel_model.rates import dram_us_of, gpcs_to_saturate_l2, l2_bytes_per_us
 from gemm_model.kernel_model.traffic import FILLED_ROW_BYTES, Traffic
-from gemm_model.kernels.mechanisms import Record
 
 NEXT_TO_NOTHING_US = 1e-30
 """Time of no fill [us]; every wave; a guard against dividing by zero."""
@@ -257,7 +257,7 @@ def port_tile_clk(kernel: Kernel, step: KTile) -> Values:
     """Clocks of a tile's loads at the L2-to-SM bandwidth, or in stages that MMAs hold.
 
     Warps that multiply ask for a load once they have consumed another: it waits in turn with L2, where it is
-    not told how a ring of few stages turns.
+    unknown how a ring of few stages turns.
     """
     resources, schedule = kernel.resources, kernel.schedule
     port = schedule.k_tiles * step.port_clk + step.tail_clk

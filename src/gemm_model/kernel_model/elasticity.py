@@ -11,14 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_model.core.elementwise import Values, maximum, minimum, power, root, smooth_maximum, where
-from gemm_model.core.kernel_config import PINGPONG
-from gemm_model.kernel_model.compose import Wave, port_tile_clk
-from gemm_model.kernel_model.epilogue import hidden_clk
-from gemm_model.kernel_model.kernel import Kernel
-from gemm_model.kernel_model.kernel_time import KernelTime
-from gemm_model.kernel_model.mainloop import beside_held, unspilled_clk
-from gemm_model.kernels.mechanisms import (
+from gemm_model.config.mechanisms import (
     DRAM,
     EPILOGUE,
     FILL,
@@ -33,6 +26,13 @@ from gemm_model.kernels.mechanisms import (
     SPILLING,
     TENSOR,
 )
+from gemm_model.core.elementwise import Values, maximum, minimum, power, root, smooth_maximum, where
+from gemm_model.core.kernel_config import PINGPONG
+from gemm_model.kernel_model.compose import Wave, port_tile_clk
+from gemm_model.kernel_model.epilogue import hidden_clk
+from gemm_model.kernel_model.kernel import Kernel
+from gemm_model.kernel_model.kernel_time import KernelTime
+from gemm_model.kernel_model.mainloop import beside_held, unspilled_clk
 
 LIMITERS = tuple(RESOURCES)
 NOTHING = 1e-30

@@ -9,6 +9,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config.mechanisms import (
+    DRAM,
+    FUSED_EPILOGUE,
+    KIND_STAGES,
+    L2,
+    MECHANISMS,
+    RESOURCES,
+    TENSOR,
+)
 from gemm_model.core.batch import batch_of
 from gemm_model.core.elementwise import minimum
 from gemm_model.core.gpu import GpuSpec, as_gpu
@@ -24,27 +33,18 @@ from gemm_model.kernel_model.question import UNLIMITED, Change, World, parse_cha
 from gemm_model.kernel_model.rates import l2_bytes_per_us
 from gemm_model.kernel_model.way_to_peak import Step, way_to_peak
 from gemm_model.kernels.feasibility import check
-from gemm_model.kernels.mechanisms import (
-    DRAM,
-    FUSED_EPILOGUE,
-    KIND_STAGES,
-    L2,
-    MECHANISMS,
-    RESOURCES,
-    TENSOR,
-)
 from gemm_model.kernels.registry import family_of
 
 MODEL = KernelModel.__name__
 """The model that explains itself."""
 TIE = 0.1
-"""Difference of two elasticities [1]; up to it two resources limit a kernel alike; chosen: they are told of a
+"""Difference of two elasticities [1]; up to it two resources limit a kernel alike; chosen: they are ties of a
 model whose utilizations are right within 8 points."""
 CLOSE = 1.05
 """How many times as fast the limiter is made to find what would limit next [1]; ties; chosen: formulas are 4 to
 5 % off, and of a maximum of two times only the longer has an elasticity, however close they are."""
 WORTH_TELLING = 0.01
-"""Elasticity, and share of the time that a change saves [1]; what is less is not told; chosen."""
+"""Elasticity, and share of the time that a change saves [1]; what is less is left out; chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +193,8 @@ def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Me
         others = {other: UNLIMITED for other in LIMITERS if other != name}
         time_us = world.but(faster=others).composed_us()
         if time_us > WORTH_TELLING * runtime_us or shares[name] > WORTH_TELLING:
-            told = {"share_of_runtime": time_us / runtime_us, "elasticity": float(shares[name])}
-            found.append(Mechanism(name=name, time_us=time_us, meaning=RESOURCES[name].meaning, **told))
+            figures = {"share_of_runtime": time_us / runtime_us, "elasticity": float(shares[name])}
+            found.append(Mechanism(name=name, time_us=time_us, meaning=RESOURCES[name].meaning, **figures))
     return tuple(sorted(found, key=lambda each: -each.elasticity))
 
 
@@ -209,8 +209,8 @@ def _answers(
 
 def _changes(world: World, composed: Composed) -> dict[str, Change]:
     """What architects ask: resources that take no time, and twice of what a card has."""
-    told = [name for name, share in composed.elasticities().items() if share > WORTH_TELLING]
-    words = (*(f"no {name.lower()}" for name in told), "l2_bytes x2", "stages x2", "l2 warm")
+    limiting = [name for name, share in composed.elasticities().items() if share > WORTH_TELLING]
+    words = (*(f"no {name.lower()}" for name in limiting), "l2_bytes x2", "stages x2", "l2 warm")
     asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
     others = {name for kind, names in KIND_STAGES.items() if kind not in asked for name in names}
     off = [each for each in MECHANISMS if each.what_if and each.name not in others]
@@ -228,8 +228,8 @@ def _advice(world: World, runtime_us: float) -> tuple[WhatIf, ...]:
     model, best = KernelModel(world.gpu, **world.options), dict[str, WhatIf]()
     times_us = model.predict_batch(batch_of([(problem, config) for *_, config in good])).runtime_us.tolist()
     for time_us, (name, value, _) in sorted(zip(times_us, good, strict=True), key=lambda each: each[0]):
-        told = {"runtime_us": time_us, "relative": time_us / runtime_us}
-        best.setdefault(name, WhatIf(change=f"{name} {value}", **told))
+        times = {"runtime_us": time_us, "relative": time_us / runtime_us}
+        best.setdefault(name, WhatIf(change=f"{name} {value}", **times))
     return tuple(each for each in best.values() if each.relative < 1.0 - WORTH_TELLING)
 
 
@@ -252,7 +252,7 @@ def _neighbours(world: World) -> Iterator[tuple[str, str, KernelConfig]]:
 
 
 def limits(limiter: str, ties: Sequence[str]) -> str:
-    """What limits a kernel, in words: ties are told as ties."""
+    """What limits a kernel, in words: ties are named as ties."""
     return " and ".join(dict.fromkeys((limiter, *ties)))
 
 

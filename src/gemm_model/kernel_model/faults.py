@@ -21,7 +21,7 @@ from gemm_model.kernel_model.question import World
 from gemm_model.kernels.registry import family_of
 
 COUNTS: Mapping[str, Mapping[str, Any]] = {
-    name: told for name, told in read_toml("explanations")["counts"].items() if "spread" in told
+    name: count for name, count in read_toml("explanations")["counts"].items() if "spread" in count
 }
 """What a profiler counts of one kernel: `usually`, what makes it another than predicted, and `spread`, which of
 `config/numbers/counts.yaml` is the standard deviation of log(counted / predicted) without a fault."""
@@ -125,8 +125,8 @@ def suspects(world: World, counted: Mapping[str, float]) -> list[Suspect]:
         tried = [(distance_of(each, counted), each) for each in map(World.composed, fault(world))]
         if tried:
             distance, best = min(tried, key=lambda pair: pair[0])
-            told = {"fault": fault.__name__, "cause": (fault.__doc__ or "").rstrip(".")}
-            found.append(Suspect(distance=distance, predicted_us=float(best.times.runtime_us), **told))
+            words = {"fault": fault.__name__, "cause": (fault.__doc__ or "").rstrip(".")}
+            found.append(Suspect(distance=distance, predicted_us=float(best.times.runtime_us), **words))
     return sorted(found, key=lambda each: each.distance)
 
 
@@ -139,10 +139,10 @@ def distance_of(found: Composed, counted: Mapping[str, float]) -> float:
 
 def deviations(found: Composed, counted: Mapping[str, float]) -> dict[str, float]:
     """How far each of a kernel's counts is from the counted one, in its spreads [1]."""
-    numbers, told = room_numbers("counts"), {}
+    numbers, spreads = room_numbers("counts"), {}
     for name, predicted in counts_of(found).items():
         if name in counted:
             least = numbers.fewest_bytes if name.endswith("_bytes") else 1.0
             off = math.log(max(counted[name], least) / max(predicted, least))
-            told[name] = abs(off) / getattr(numbers, COUNTS[name]["spread"])
-    return told
+            spreads[name] = abs(off) / getattr(numbers, COUNTS[name]["spread"])
+    return spreads

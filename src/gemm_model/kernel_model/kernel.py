@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_model.config.mechanisms import KernelNumbers
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Values
 from gemm_model.core.gpu import GpuSpec
@@ -10,7 +11,6 @@ from gemm_model.kernel_model.launch_context import COLD, REGIMES, LaunchContext
 from gemm_model.kernel_model.tile_schedule import TileSchedule, TileWaves, tile_schedule
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Resources, resources_of
-from gemm_model.kernels.mechanisms import KernelNumbers
 
 
 @formula_record

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemm_model.config.mechanisms import KernelNumbers
 from gemm_model.core.elementwise import Values, maximum, minimum, power
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.records import formula_record
@@ -26,7 +27,6 @@ from gemm_model.kernel_model.reduction import (
     turn_clk,
 )
 from gemm_model.kernel_model.traffic import Traffic
-from gemm_model.kernels.mechanisms import KernelNumbers
 
 
 @formula_record

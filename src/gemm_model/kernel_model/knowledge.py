@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gemm_model.config.mechanisms import PROBLEM_KINDS, KernelNumbers
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray
 from gemm_model.core.gpu import ASSUMED, LEFT_OUT, LENT, GpuSpec, is_as_described
@@ -19,7 +20,6 @@ from gemm_model.kernel_model.calibration_file import (
 )
 from gemm_model.kernel_model.residual import Residual
 from gemm_model.kernels.family import KernelFamily
-from gemm_model.kernels.mechanisms import PROBLEM_KINDS, KernelNumbers
 
 OTHER_RATE_CLASS = "other_rate_class"
 """Way of borrowing that takes another rate class's numbers."""
@@ -134,5 +134,5 @@ def _incomplete(gpu: GpuSpec, donor: str) -> tuple[str, ...]:
     found = {"left out": [name for name in LEFT_OUT if not getattr(gpu, name)], "taken of h200": of_h200}
     lent = [name for name in LENT if getattr(gpu, name) is None and gpu.name != donor]
     found.setdefault(f"taken of {donor}", []).extend(lent)
-    told = [f"{', '.join(names)} ({what})" for what, names in found.items() if names]
-    return (f"GPU {gpu.name}: numbers not measured: {'; '.join(told)}",) if told else ()
+    parts = [f"{', '.join(names)} ({what})" for what, names in found.items() if names]
+    return (f"GPU {gpu.name}: numbers not measured: {'; '.join(parts)}",) if parts else ()

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gemm_model.config.mechanisms import CLOCK, NUMBERS
 from gemm_model.core.prediction import Prediction
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.question import World, parse_change
-from gemm_model.kernels.mechanisms import CLOCK, NUMBERS
 
 WORTH_TELLING = 1e-3
-"""Elasticity, and share of the time that intervals move [1]; what is less is not told; chosen."""
+"""Elasticity, and share of the time that intervals move [1]; what is less is left out; chosen."""
 FASTER_CLOCK = 1.01
 """The clock whose time tells its elasticity, of the kernel's own [1]; chosen."""
 
@@ -75,9 +75,9 @@ def measured_beside(
         share, by_intervals = float(shares.get(name, 0.0)), moved.get(name, 0.0)
         if max(share, by_intervals) > WORTH_TELLING:
             slowdown = 1.0 + longer / share if share > 0.0 else 0.0
-            told = {"elasticity": shares.get(name), "slowdown": slowdown if slowdown > 0.0 else None}
-            told["alike_us"] = None if name == CLOCK or not share else share * longer * prediction.runtime_us
-            causes.append(Cause(name=name, interval_us=by_intervals * prediction.runtime_us, **told))
+            known = {"elasticity": shares.get(name), "slowdown": slowdown if slowdown > 0.0 else None}
+            known["alike_us"] = None if name == CLOCK or not share else share * longer * prediction.runtime_us
+            causes.append(Cause(name=name, interval_us=by_intervals * prediction.runtime_us, **known))
     causes.sort(key=lambda each: (-(each.elasticity or 0.0), -each.interval_us))
     return Measured(measured_us=measured_us, prediction=prediction, causes=tuple(causes))
 

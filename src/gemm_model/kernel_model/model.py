@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from gemm_model.config.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
 from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
@@ -65,7 +66,6 @@ from gemm_model.kernel_model.tile_schedule import tile_waves
 from gemm_model.kernel_model.traced import Inputs, Traced
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.feasibility import Grid, Resources, at_cells, refuse_impossible, resources_of
-from gemm_model.kernels.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
 from gemm_model.kernels.model import Model
 from gemm_model.kernels.registry import families, family_at
 

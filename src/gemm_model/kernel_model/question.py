@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from gemm_model.config.mechanisms import CLOCK, CLOCK_MECHANISMS, MECHANISM_NAMES, RESOURCES, TENSOR
 from gemm_model.core.batch import GemmBatch, batch_of, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.gpu import QUANTITIES, GpuSpec, with_sms
@@ -27,7 +28,6 @@ from gemm_model.kernel_model.launch_context import L2_STATES
 from gemm_model.kernel_model.model import KernelModel
 from gemm_model.kernel_model.residual import OFF
 from gemm_model.kernels.feasibility import resources_of
-from gemm_model.kernels.mechanisms import CLOCK, CLOCK_MECHANISMS, MECHANISM_NAMES, RESOURCES, TENSOR
 from gemm_model.kernels.registry import family_at
 
 UNLIMITED = 1e9

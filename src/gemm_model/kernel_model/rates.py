@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemm_model.config.mechanisms import KernelNumbers
 from gemm_model.core.elementwise import Values, maximum
 from gemm_model.core.gpu import GpuSpec
-from gemm_model.kernels.mechanisms import KernelNumbers
 
 if TYPE_CHECKING:
     from gemm_model.kernel_model.kernel import KernelWaves
     from gemm_model.kernel_model.traffic import Traffic
 
 EIGHT_SMS = 8.0
-"""SMs that share one GPC's way in [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
+"""SMs that share one GPC ingress [SMs]; `l2_read_bytes_per_clk_of_eight`; by the microbenchmark."""
 
 
 def l2_bytes_per_us(gpu: GpuSpec, numbers: KernelNumbers) -> float:
@@ -43,9 +43,9 @@ def operands_us(kernel: KernelWaves) -> Values:
 
 
 def gpcs_to_saturate_l2(gpu: GpuSpec) -> float:
-    """GPCs whose ways in add up to L2's bandwidth; 0 where no such bound is known.
+    """GPCs whose ingress adds up to L2's bandwidth; 0 where no such bound is known.
 
-    The first eight SMs that a launch takes are of one GPC, and its way in is what they read together: further
+    The first eight SMs that a launch takes are of one GPC, and its ingress is what they read together: further
     CTAs there share it. Source: bulk reads of 8 to 48 CTAs (h200, three cards).
     """
     of_eight = gpu.l2_read_bytes_per_clk_of_eight

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gemm_model.config.mechanisms import DESCRIPTIONS, DRAM, MECHANISMS, TENSOR
 from gemm_model.core.prediction import RESIDUAL_PHASE
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
 from gemm_model.kernel_model.question import UNLIMITED, World
-from gemm_model.kernels.mechanisms import DESCRIPTIONS, DRAM, MECHANISMS, TENSOR
 
 WORTH_A_STEP = 1e-3
-"""Least that a step adds [1, of the time]; ways to the peak; chosen: less is told with the next one."""
+"""Least that a step adds [1, of the time]; ways to the peak; chosen: less joins the next one."""
 IDEAL = {TENSOR: {"tensor.efficiency": 1.0, "tensor.issue_clk": 0.0}, DRAM: {"dram.efficiency": 1.0}}
 """Numbers of a bound at its peak."""
 STEPS: Mapping[str, Sequence[str]] = DESCRIPTIONS["steps"]

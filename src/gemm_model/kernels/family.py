@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from gemm_model.config.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 from gemm_model.core.batch import GemmBatch
 from gemm_model.core.elementwise import Flags, Values, where
 from gemm_model.core.kernel_config import AUTO
 from gemm_model.kernels import warpgroup_mma
 from gemm_model.kernels.compiled_code import OTHERS, compiled_code
-from gemm_model.kernels.mechanisms import MECHANISM_NAMES, OF_LIBRARIES
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE, TileScheduler
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gemm_model.config import read_toml
+from gemm_model.config.mechanisms import OF_LIBRARIES
 from gemm_model.core import epilogue
 from gemm_model.core.batch import GemmBatch, IntArray
 from gemm_model.core.gpu import GpuSpec, as_gpu
@@ -21,7 +22,6 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS
 from gemm_model.core.records import require_kind
 from gemm_model.errors import InputError
 from gemm_model.kernels.family import ConfigSpace, KernelFamily, ResourceRules, TileOrder, TilePeriod, always
-from gemm_model.kernels.mechanisms import OF_LIBRARIES
 
 PARTS = {
     "space": ConfigSpace,
@@ -54,11 +54,11 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _part(kind: type[Any], told: Mapping[str, Any]) -> Any:
+def _part(kind: type[Any], entries: Mapping[str, Any]) -> Any:
     """A record of a family; a number in place of a rule is the rule that is always that number."""
     rules = {spec.name for spec in fields(kind) if str(spec.type).startswith("Callable")}
-    numbers = {key: always(told[key]) for key in rules & set(told) if not callable(told[key])}
-    return kind(**{**told, **numbers})
+    numbers = {key: always(entries[key]) for key in rules & set(entries) if not callable(entries[key])}
+    return kind(**{**entries, **numbers})
 
 
 def _family(name: str) -> KernelFamily:

@@ -44,7 +44,7 @@ _NUMBERS: tuple[tuple[tuple[str, ...], Callable[[FloatArray], Any], str], ...] =
     (("a_element_bytes", "b_element_bytes"), lambda v: (v > 0) & np.isfinite(v), "a positive number"),
     (("sm_count",), lambda v: np.isfinite(v) & (v >= 1) & (v == np.floor(v)), "a number of SMs"),
 )
-"""Numbers of a machine, what is allowed of them, and how that is told."""
+"""Numbers of a machine, what is allowed of them, and the sentence that says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,8 +77,8 @@ def explanation(kernel: Mapping[str, Any], prediction: Prediction, actual_us: fl
 
 def change_rows(found: Sequence[WhatIf]) -> list[dict[str, Any]]:
     """What-ifs as fields of a result."""
-    told = [(each.change, each.runtime_us, each.relative) for each in found]
-    return [dict(zip(("change", "predicted_us", "relative"), each, strict=True)) for each in told]
+    cells = [(each.change, each.runtime_us, each.relative) for each in found]
+    return [dict(zip(("change", "predicted_us", "relative"), each, strict=True)) for each in cells]
 
 
 def changes(found: Sequence[WhatIf]) -> str:

@@ -33,7 +33,7 @@ from gemm_model.tables.schema import require_card
 
 FITTED_ROWS = CALIBRATION_DIR / "fitted_rows.npz"
 """Differences between the codes (`row_codes`), in order, of the rows that each calibration is fitted to."""
-_TOLD_BY = ("m", "n", "k", "cta_m", "cta_n", "heads", "seq_q", "seq_kv", "runtime_us")
+_ALIKE_BY = ("m", "n", "k", "cta_m", "cta_n", "heads", "seq_q", "seq_kv", "runtime_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def predict_file(
 ) -> TableReport:
     """Predict every kernel of a file; write predictions, summary and plots if a folder is given.
 
-    `step` is told of each step before it starts; `classic` writes the times under the classic script's names.
+    `step` is called with each step before it starts; `classic` writes the times under the classic script's names.
     `of_rows` tells the settings of rows by their `gpu` and `regime`, each an empty text where a row names
     none: rows of several cards and regimes are then predicted for those, each apart. Raises InputError for a
     bad table, or a folder that another run is writing into, before writing anything.
@@ -169,8 +169,8 @@ def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str
 
 def row_codes(table: pd.DataFrame) -> IntArray:
     """A number [1] for each row, alike for rows of the same sizes, tile and measured time to five digits."""
-    told = table.reindex(columns=_TOLD_BY).apply(pd.to_numeric, errors="coerce").to_numpy(float)
-    words = (" ".join(f"{value:.5g}" for value in row) for row in told)
+    values = table.reindex(columns=_ALIKE_BY).apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    words = (" ".join(f"{value:.5g}" for value in row) for row in values)
     return np.array([crc32(each.encode()) for each in words], dtype=np.int64)
 
 

@@ -30,8 +30,8 @@ _Made = TypeVar("_Made")
 
 def is_attention_table(frame: pd.DataFrame) -> bool:
     """Whether a table's rows are attention kernels: it tells heads and their size, or one and no m."""
-    told = sum(name in frame for name in ("heads", "head_dim"))
-    return told == 2 or (told == 1 and "m" not in frame)
+    present = sum(name in frame for name in ("heads", "head_dim"))
+    return present == 2 or (present == 1 and "m" not in frame)
 
 
 def understood_kernels(frame: pd.DataFrame) -> pd.DataFrame:
@@ -61,9 +61,9 @@ def _made(frame: pd.DataFrame, columns: Sequence[str], make: Callable[..., _Made
     rows = list(zip(*cells, strict=True)) if names else [()] * len(frame)
     known: dict[tuple[Any, ...], _Made] = {}
     for row in dict.fromkeys(rows):
-        told = {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        given = {name: value for name, value in zip(names, row, strict=True) if value is not None}
         try:
-            known[row] = make(**told)
+            known[row] = make(**given)
         except InputError as error:
             raise of_row(frame, rows.index(row), error) from None
     return [known[row] for row in rows]

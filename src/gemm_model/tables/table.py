@@ -77,7 +77,7 @@ LEFT_OUT = {
     FAILED: "{} without a measurement (column disposition)",
     IN_TURN: "{} of two kernels in turn (column partner)",
     NO_TILE: "{} of kernel {} without a tile",
-    SPLIT_UNKNOWN: "{} of K split in parts that are not told",
+    SPLIT_UNKNOWN: "{} with an unknown split of K",
 }
 """What notes say of rows by their disposition."""
 
@@ -353,9 +353,9 @@ def _sums_notes(frame: pd.DataFrame) -> list[str]:
         bits = _looked_up([each.bits for each in types], codes)
         unknown, fast = unknown & (bits == 8), fast & (bits > 8)
     names = ", ".join(sorted(sums_stay()))
-    told = f"{rows_words(unknown.sum())} of {names}: fast_accum is 1, as of all its kernels"
+    summed = f"{rows_words(unknown.sum())} of {names}: fast_accum is 1, as of all its kernels"
     idle = f"{rows_words(fast.sum())}: fast_accum has no effect on operands of more than 8 bits"
-    return [sentence for sentence, rows in ((told, unknown), (idle, fast)) if rows.any()]
+    return [sentence for sentence, rows in ((summed, unknown), (idle, fast)) if rows.any()]
 
 
 def dispositions(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame, pd.Series]:
@@ -444,9 +444,9 @@ def gemms_of(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of GEMMs, without those of OTHER_WORK, which a note counts."""
     kinds = frame.get("disposition", pd.Series(OK, index=frame.index))
     counts = kinds[kinds.isin(OTHER_WORK)].value_counts(sort=False)
-    told = [f"{OTHER_WORK[str(kind)].format(rows_words(count))}: left out" for kind, count in counts.items()]
+    rest = [f"{OTHER_WORK[str(kind)].format(rows_words(count))}: left out" for kind, count in counts.items()]
     found = frame[~kinds.isin(OTHER_WORK)]
-    found.attrs["notes"] = [*frame.attrs.get("notes", ()), *told]
+    found.attrs["notes"] = [*frame.attrs.get("notes", ()), *rest]
     return found
 
 
@@ -500,11 +500,11 @@ def with_prediction(
 def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raise InputError naming the columns that the table lacks."""
     if missing := [name for name in names if name not in frame]:
-        told = [f" (its {word} are of {kind})" for word, kind in OTHER_KINDS.items() if word in frame]
+        meant = [f" (its {word} are of {kind})" for word, kind in OTHER_KINDS.items() if word in frame]
         lacks = f"column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}"
         raise InputError(
             f"{table_name(frame)}: {lacks} {'are' if len(missing) > 1 else 'is'} missing; expected "
-            f"{', '.join(names)}" + "".join(told[:1] if "m" in missing else [])
+            f"{', '.join(names)}" + "".join(meant[:1] if "m" in missing else [])
         )
 
 

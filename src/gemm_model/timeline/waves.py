@@ -12,13 +12,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from gemm_model.config.mechanisms import WithinPhases
 from gemm_model.core.batch import FloatArray, GemmBatch, IntArray
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.prediction import Prediction
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.kernel_time import TileTimes
 from gemm_model.kernel_model.model import PhysicalEvaluation
-from gemm_model.kernels.mechanisms import WithinPhases
 
 SHORTEST_WAIT_US = 1e-4
 """Shortest wait that is drawn [us]; all traces; the resolution of a trace."""

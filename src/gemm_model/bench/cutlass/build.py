@@ -9,8 +9,8 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-from gemm_model.bench.extended import epilogue_words
 from gemm_model.bench.kernel_cache import cache_folder
+from gemm_model.bench.problem_kinds import epilogue_words
 from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.core.dtypes import names_in
 from gemm_model.core.epilogue import ACTIVATIONS, SOURCES

@@ -12,9 +12,9 @@ import torch
 
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.cutlass.names import grouped_cells
-from gemm_model.bench.extended import ALPHA, BETA, beyond, epilogue_words, group_rows
-from gemm_model.bench.extended_tensors import keeping_result
+from gemm_model.bench.kind_tensors import keeping_result
 from gemm_model.bench.launched_kernels import named_kernels
+from gemm_model.bench.problem_kinds import ALPHA, BETA, beyond, epilogue_words, group_rows
 from gemm_model.bench.provider import (
     Config,
     KernelError,

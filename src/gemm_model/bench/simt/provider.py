@@ -11,8 +11,8 @@ import torch
 from cuda.bindings import nvrtc
 
 from gemm_model.bench.cuda_program import CudaKernel, ask, compiled
-from gemm_model.bench.extended import beyond
 from gemm_model.bench.kernel_cache import cache_folder
+from gemm_model.bench.problem_kinds import beyond
 from gemm_model.bench.provider import Config, KernelError, Launch, Operands, UnsupportedError
 from gemm_model.bench.simt.ladder import LADDER, SimtKernel, kernel_of
 from gemm_model.core.files import atomic_path

@@ -56,10 +56,10 @@ def figure(
     **size: Any,
 ) -> Figure:
     """The figure that `config/shown.toml` describes: `axes` add to its layout, its note holds `words`."""
-    told = SHOWN["figures"][name]
-    layout = {**told["layout"], **{axis: told["layout"][axis] | own for axis, own in axes.items()}}
+    described = SHOWN["figures"][name]
+    layout = {**described["layout"], **{axis: described["layout"][axis] | own for axis, own in axes.items()}}
     return Figure(
-        title=told["title"], note=told["note"].format(**words), traces=traces, layout=layout, **size
+        title=described["title"], note=described["note"].format(**words), traces=traces, layout=layout, **size
     )
 
 

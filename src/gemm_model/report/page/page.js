@@ -357,7 +357,7 @@
         const label = Object.assign(document.createElement("label"), { className: "chip" });
         if (column === "limiter") label.style.setProperty("--dot", `var(--${content.colors[code % content.colors.length].slice(1)})`);
         label.append(Object.assign(document.createElement("input"), { type: "checkbox", checked: true, name: `${column}:${name}` }),
-          Object.assign(document.createElement("span"), { textContent: name || "not told" }));
+          Object.assign(document.createElement("span"), { textContent: name || "not given" }));
         field.append(label);
       }
       element("filters").append(field);

@@ -17,7 +17,7 @@ from gemm_model.bench import quack_fused, triton_kernels
 from gemm_model.bench.cublas import CublasProvider
 from gemm_model.bench.cutlass import build
 from gemm_model.bench.cutlass.names import grouped_cells
-from gemm_model.bench.extended_tensors import results
+from gemm_model.bench.kind_tensors import results
 from gemm_model.bench.provider import IncorrectResultError, UnsupportedError, load_provider
 from gemm_model.bench.quack import QuackProvider
 from gemm_model.bench.rows import Row, row_from_columns, write_plan
@@ -238,7 +238,7 @@ import torch
 from gemm_model.bench import triton_kernels as kernels
 from dataclasses import replace
 from gemm_model.core.batch_strides import BatchStrides
-from gemm_model.bench.extended_tensors import results
+from gemm_model.bench.kind_tensors import results
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig

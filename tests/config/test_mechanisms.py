@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from gemm_model.config.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
 from gemm_model.errors import InputError
-from gemm_model.kernels.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
 from gemm_model.kernels.registry import family_of
 from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from gemm_model.bench import extended
+from gemm_model.bench import problem_kinds as kinds
 from gemm_model.bench.block_scaled import dequantized
 from gemm_model.bench.provider import Launch, Operands
 from gemm_model.core import epilogue
@@ -38,7 +38,7 @@ def around_product(
     problem: GemmProblem, out: torch.Tensor, source: Callable[[], torch.Tensor]
 ) -> dict[str, Any]:
     """Tensors beside A, B and the output; `source` gives m x n random values."""
-    words, device = extended.epilogue_words(problem), out.device
+    words, device = kinds.epilogue_words(problem), out.device
     generator = torch.Generator(device=device).manual_seed(SCALE_SEED)
     found: dict[str, Any] = {}
     for word in epilogue.SOURCES:
@@ -49,7 +49,7 @@ def around_product(
             # As large as the sums, so that the check notices a missing bias.
             bias = torch.randn(size, generator=generator, device=device) * problem.k**0.5
             found[word] = bias.to(torch.bfloat16)
-    for word, size in (("row_sum", problem.m), ("col_sum", extended.output_columns(problem))):
+    for word, size in (("row_sum", problem.m), ("col_sum", kinds.output_columns(problem))):
         if word in words:
             found[word] = torch.zeros(size, dtype=torch.float32, device=device)
     if epilogue.QUANTIZED in words:
@@ -57,10 +57,10 @@ def around_product(
             out.shape[0], out.shape[1] // epilogue.QUANTIZED_COLUMNS, device=device
         )
     if problem.groups:
-        starts, ends = zip(*extended.group_spans(problem), strict=True)
+        starts, ends = zip(*kinds.group_spans(problem), strict=True)
         found["starts"] = torch.tensor(starts, dtype=torch.int32, device=device)
         found["ends"] = torch.tensor(ends, dtype=torch.int32, device=device)
-        if not extended.masked(problem):
+        if not kinds.masked(problem):
             found["bounds"] = torch.tensor((*starts, ends[-1]), dtype=torch.int32, device=device)
     scaling = problem.block_scaling
     if scaling is not None:
@@ -109,12 +109,12 @@ def views_of(problem: GemmProblem) -> tuple[View, View, View]:
             for each in problem.layouts
         )
         return a, b, out
-    rows, groups = extended.rows_in_memory(problem), extended.group_rows(problem)
+    rows, groups = kinds.rows_in_memory(problem), kinds.group_rows(problem)
     b_shape = (len(groups), problem.n, problem.k) if groups else (problem.n, problem.k)
     return (
         View.dense(rows, problem.k),
         View.dense(*b_shape),
-        View.dense(rows, extended.output_columns(problem)),
+        View.dense(rows, kinds.output_columns(problem)),
     )
 
 
@@ -159,7 +159,7 @@ def reference_results(
 ) -> tuple[torch.Tensor, ...]:
     """The expected `results`: the product in high precision with its epilogue."""
     value, found = product, []
-    for word in extended.epilogue_words(problem):
+    for word in kinds.epilogue_words(problem):
         if word in epilogue.GATED_ACTIVATIONS:
             activation = ACTIVATION_FUNCTIONS[word.removeprefix("gated_")]
             value = activation(value[:, ::2]) * value[:, 1::2]
@@ -174,14 +174,14 @@ def reference_results(
 
 def _linear_step(word: str, value: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
     if word == "alpha":
-        return value * extended.ALPHA
+        return value * kinds.ALPHA
     if word == "output_scale":
-        return value * extended.OUTPUT_SCALE
+        return value * kinds.OUTPUT_SCALE
     assert operand is not None
     wide = operand.to(value.dtype)
     if word == "bias_m":
         wide = wide[:, None]
-    return value + (extended.BETA * wide if word == "beta" else wide)
+    return value + (kinds.BETA * wide if word == "beta" else wide)
 
 
 def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...]:
@@ -189,19 +189,19 @@ def results(problem: GemmProblem, operands: Operands) -> tuple[torch.Tensor, ...
     epilogue's order.
     """
     out = operands.extras.get(RESULT, operands.out)
-    if extended.masked(problem):
-        out = torch.cat([out[start:end] for start, end in extended.group_spans(problem)])
+    if kinds.masked(problem):
+        out = torch.cat([out[start:end] for start, end in kinds.group_spans(problem)])
     if epilogue.QUANTIZED in operands.extras:
         scales = operands.extras[epilogue.QUANTIZED]
         out = out.float() * scales.repeat_interleave(epilogue.QUANTIZED_COLUMNS, dim=1)
-    sums = [operands.extras[word] for word in extended.epilogue_words(problem) if word in epilogue.REDUCTIONS]
+    sums = [operands.extras[word] for word in kinds.epilogue_words(problem) if word in epilogue.REDUCTIONS]
     return (out, *sums)
 
 
 def grouped_product(problem: GemmProblem, operands: Operands) -> torch.Tensor:
     """Rows of each group times the group's own B, in fp32."""
     a, b = operands.a.float(), operands.b
-    spans = enumerate(extended.group_spans(problem))
+    spans = enumerate(kinds.group_spans(problem))
     return torch.cat([a[start:end] @ b[group].float().mT for group, (start, end) in spans])
 
 
