@@ -70,7 +70,7 @@ def cross_validate(
     timed: dict[Workload, tuple[int, int]] = {}
     mismatches: list[str] = []
     for problem in problems:
-        best = solve_exact(*problem, machine).best
+        best = solve_exact(problem, machine).best
         work = _work(machine, problem, best)
         if work not in timed:
             timed[work] = _simulated(machine, work, mismatches)
@@ -80,7 +80,7 @@ def cross_validate(
                 f"simulation {timed[work]}"
             )
     for problem in smt_problems:
-        exact, proof = solve_exact(*problem, machine).best, solve_smt(*problem, machine)
+        exact, proof = solve_exact(problem, machine).best, solve_smt(problem, machine)
         if not proof.proven or proof.best != exact:
             mismatches.append(f"{machine.name} {problem}: exact search {exact}, Z3 {proof.best}")
     return CrossValidation(

@@ -8,7 +8,7 @@ Exits with 1 where a figure misses its limit. Best of several runs, one process.
 from __future__ import annotations
 
 import sys
-import time
+import timeit
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -28,12 +28,7 @@ TABLE_1 = ((1024, 1024, 1024), (1024, 512, 1024), (1024, 1024, 512), (1024, 512,
 
 
 def best_of(runs: int, work: Callable[[], object]) -> float:
-    spent = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - started)
-    return min(spent)
+    return min(timeit.repeat(work, number=1, repeat=runs))
 
 
 def figures() -> list[tuple[str, float, float]]:
@@ -44,18 +39,18 @@ def figures() -> list[tuple[str, float, float]]:
 def searches() -> Iterator[tuple[str, float, float]]:
     machines = [load_machine(name) for name in machine_names()]
     of_paper = [(problem, machine) for machine in machines for problem in TABLE_1]
-    exact = max(best_of(5, lambda p=problem, m=machine: solve_exact(*p, m)) for problem, machine in of_paper)
+    exact = max(best_of(5, lambda p=problem, m=machine: solve_exact(p, m)) for problem, machine in of_paper)
     yield "exact search, slowest of the paper's five problems on all machines", exact, 5e-3
-    smt = max(best_of(3, lambda p=problem, m=machine: solve_smt(*p, m)) for problem, machine in of_paper)
+    smt = max(best_of(3, lambda p=problem, m=machine: solve_smt(p, m)) for problem, machine in of_paper)
     yield "Z3 with its proof, slowest of the paper's five problems on all machines", smt, 2.0
     large = (16384, 16384, 16384)
-    spent = max(best_of(5, lambda m=machine: solve_exact(*large, m)) for machine in machines)
+    spent = max(best_of(5, lambda m=machine: solve_exact(large, m)) for machine in machines)
     yield "exact search, 16384^3, slowest machine", spent, 50e-3
     gpu = load_gpu("h200")
     for schedule in SCHEDULES[:2]:
         machine, allowed = kernels_on_gpu(gpu, PipelineModel(gpu), schedule, GemmProblem.of(*large))
-        found = solve_exact(*large, machine, allowed=allowed).candidates
-        spent = best_of(5, lambda m=machine, a=allowed: solve_exact(*large, m, allowed=a))
+        found = solve_exact(large, machine, allowed=allowed).candidates
+        spent = best_of(5, lambda m=machine, a=allowed: solve_exact(large, m, allowed=a))
         yield f"exact search, 16384^3, H200 {schedule}, {found} tiles and rings", spent, 50e-3
 
 
@@ -82,12 +77,13 @@ def closed_forms() -> Iterator[tuple[str, float, float]]:
 def table_1() -> None:
     """The paper's five problems on a machine for which its tiles are optimal, and how long each way takes."""
     machine = load_machine("balanced")
-    for m, n, k in TABLE_1:
-        best = solve_exact(m, n, k, machine).best
-        exact = best_of(10, lambda m=m, n=n, k=k: solve_exact(m, n, k, machine))
-        proof = best_of(3, lambda m=m, n=n, k=k: solve_smt(m, n, k, machine))
+    for problem in TABLE_1:
+        best = solve_exact(problem, machine).best
+        exact = best_of(10, lambda p=problem: solve_exact(p, machine))
+        proof = best_of(3, lambda p=problem: solve_smt(p, machine))
         tile = f"{best.tile_m} x {best.tile_n} x {best.tile_k}"
-        print(f"| {m} | {n} | {k} | {tile} | {exact * 1e3:.2f} ms | {proof:.2f} s |", flush=True)
+        sizes = " | ".join(map(str, problem))
+        print(f"| {sizes} | {tile} | {exact * 1e3:.2f} ms | {proof:.2f} s |", flush=True)
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ def work_of(problem, machine, choice):
 @pytest.mark.parametrize(("problem", "tile"), TABLE_1.items())
 def test_table_1(problem, tile):
     # The paper does not print the machine of Table 1; on this one its tiles are optimal.
-    best = solve_exact(*problem, load_machine("balanced")).best
+    best = solve_exact(problem, load_machine("balanced")).best
     assert (best.tile_m, best.tile_n, best.tile_k) == tile
 
 
@@ -61,8 +61,8 @@ sizes = st.integers(1, 300)
 @settings(max_examples=25)
 @given(m=sizes, n=sizes, k=sizes, machine=random_machines, objective=st.sampled_from(OBJECTIVES))
 def test_solvers_agree_on_random_machines(m, n, k, machine, objective):
-    exact = solve_exact(m, n, k, machine, objective)
-    smt = solve_smt(m, n, k, machine, objective)
+    exact = solve_exact((m, n, k), machine, objective)
+    smt = solve_smt((m, n, k), machine, objective)
     assert smt.proven
     assert smt.best == exact.best
 
@@ -89,11 +89,11 @@ def test_exact_search_misses_nothing(m, n, k, machine, consumers):
             machine, PipelineKernel(m=m, n=n, k=k, tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages)
         )
         times.append(recurrence.run(work, machine).end)
-    assert solve_exact(m, n, k, machine).best.time_ps == min(times)
+    assert solve_exact((m, n, k), machine).best.time_ps == min(times)
 
 
 def test_the_runner_up_is_another_tile():
-    found = solve_exact(1024, 1024, 1024, load_machine("balanced"))
+    found = solve_exact((1024, 1024, 1024), load_machine("balanced"))
     tile = (found.best.tile_m, found.best.tile_n, found.best.tile_k)
     assert (found.runner_up.tile_m, found.runner_up.tile_n, found.runner_up.tile_k) != tile
     assert found.runner_up.time_ps >= found.best.time_ps
@@ -109,39 +109,39 @@ def test_a_ring_may_fill_shared_memory_to_the_last_byte(spare_bytes, stages):
 def test_an_empty_space_is_refused_by_both():
     machine = PipelineMachine(tiles=TileSpace(smem_bytes=1000))
     with pytest.raises(InputError, match="no legal tile; the smallest ring of one stage takes 4096 bytes"):
-        solve_exact(64, 64, 64, machine)
+        solve_exact((64, 64, 64), machine)
     with pytest.raises(InputError, match="unsatisfiable"):
-        solve_smt(64, 64, 64, machine)
+        solve_smt((64, 64, 64), machine)
     with pytest.raises(InputError, match="unsatisfiable"):
-        solve_smt(64, 64, 64, PipelineMachine(tiles=TileSpace(max_accumulators=10)))
+        solve_smt((64, 64, 64), PipelineMachine(tiles=TileSpace(max_accumulators=10)))
 
 
 def test_bad_questions_are_refused():
     machine = load_machine("balanced")
     with pytest.raises(InputError, match="k is 0; expected at least 1"):
-        solve_exact(64, 64, 0, machine)
+        solve_exact((64, 64, 0), machine)
     with pytest.raises(InputError, match="objective is 'speed'"):
-        solve_exact(64, 64, 64, machine, "speed")
+        solve_exact((64, 64, 64), machine, "speed")
     with pytest.raises(InputError, match="expected a positive number of seconds"):
-        solve_smt(64, 64, 64, machine, timeout_s=0)
+        solve_smt((64, 64, 64), machine, timeout_s=0)
     with pytest.raises(InputError, match="consumers single"):
-        solve_smt(64, 64, 64, PipelineMachine(consumers="pingpong"))
+        solve_smt((64, 64, 64), PipelineMachine(consumers="pingpong"))
 
 
 def test_an_early_end_is_not_called_a_proof():
     try:
-        found = solve_smt(1024, 1024, 1024, load_machine("shared_rate"), timeout_s=0.35)
+        found = solve_smt((1024, 1024, 1024), load_machine("shared_rate"), timeout_s=0.35)
     except InputError as error:
         assert "no tile found within" in str(error)
     else:
-        best = solve_exact(1024, 1024, 1024, load_machine("shared_rate")).best
+        best = solve_exact((1024, 1024, 1024), load_machine("shared_rate")).best
         assert found.best == best or not found.proven
 
 
 def test_without_z3_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "z3", None)
     with pytest.raises(MissingExtraError, match=r"gemm-model\[smt\]"):
-        solve_smt(64, 64, 64, load_machine("balanced"))
+        solve_smt((64, 64, 64), load_machine("balanced"))
 
 
 CORNERS = set(product((32, 1024), repeat=3))

@@ -172,14 +172,14 @@ def run(args: argparse.Namespace) -> Document:
     if args.method != "smt":
         started = perf_counter()
         found = solve_exact(
-            *sizes, machine, args.objective, batch=problem.batch, cluster=cluster, allowed=allowed
+            sizes, machine, args.objective, batch=problem.batch, cluster=cluster, allowed=allowed
         )
         spent_ms = (perf_counter() - started) * 1e3
         choices = [found.best] if found.runner_up is None else [found.best, found.runner_up]
         notes.append(f"exact search: best of {found.candidates} tiles and rings, {spent_ms:.1f} ms")
     if args.method != "exact":
         started = perf_counter()
-        proof = solve_smt(*sizes, machine, args.objective, batch=problem.batch, timeout_s=args.timeout)
+        proof = solve_smt(sizes, machine, args.objective, batch=problem.batch, timeout_s=args.timeout)
         proven = proof.proven
         verdict = "proven optimal" if proven else "time ran out, not proven"
         notes.append(

@@ -90,9 +90,7 @@ def legal_candidates(machine: PipelineMachine) -> Candidates:
 
 
 def solve_exact(
-    m: int,
-    n: int,
-    k: int,
+    sizes: tuple[int, int, int],
     machine: PipelineMachine,
     objective: str = "time",
     *,
@@ -100,7 +98,7 @@ def solve_exact(
     cluster: tuple[int, int] = (1, 1),
     allowed: Callable[[Candidates], BoolArray] | None = None,
 ) -> Solution:
-    """The legal choice with the least time (or waiting) by `objective`.
+    """The legal choice for m, n and k with the least time (or waiting) by `objective`.
 
     Ties go to the smaller ring, then to the taller and the narrower tile. `allowed` marks the candidates that
     a kernel family offers. Raises InputError for an empty space.
@@ -115,9 +113,9 @@ def solve_exact(
                 "offer"
             )
         candidates = candidates[mask]
-    sizes = {"m": m, "n": n, "k": k, "batch": batch, "cluster_m": cluster[0], "cluster_n": cluster[1]}
+    names = ("m", "n", "k", "batch", "cluster_m", "cluster_n")
     kernel = PipelineKernel(
-        **{name: float(size) for name, size in sizes.items()},
+        **dict(zip(names, map(float, (*sizes, batch, *cluster)), strict=True)),
         **{name: getattr(candidates, name) for name in KERNEL_FIELDS},
     )
     return _best(candidates, timing(workload(machine, kernel), machine), objective)

@@ -36,9 +36,7 @@ class SmtSolution:
 
 
 def solve_smt(
-    m: int,
-    n: int,
-    k: int,
+    sizes: tuple[int, int, int],
     machine: PipelineMachine,
     objective: str = "time",
     *,
@@ -61,7 +59,7 @@ def solve_smt(
         import z3
 
     deadline = time.monotonic() + timeout_s
-    query = _Query(z3, m, n, k, machine, objective, batch)
+    query = _Query(z3, (*sizes, batch), machine, objective)
     best: Choice | None = None
     queries = 0
     while True:
@@ -86,13 +84,11 @@ def solve_smt(
 class _Query:
     """The unknowns and constraints of one problem on one machine."""
 
-    def __init__(
-        self, z3: Any, m: int, n: int, k: int, machine: PipelineMachine, objective: str, batch: int
-    ) -> None:
+    def __init__(self, z3: Any, problem: Sequence[int], machine: PipelineMachine, objective: str) -> None:
         self._z3 = z3
         self._machine = machine
         self._objective = objective
-        self._problem = {"m": m, "n": n, "k": k, "batch": batch}
+        self._problem = dict(zip(("m", "n", "k", "batch"), problem, strict=True))
         self.solver = z3.Solver()
         space = machine.tiles
         self._tile = z3.Ints("tile_m tile_n tile_k")
