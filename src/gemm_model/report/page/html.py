@@ -21,9 +21,9 @@ import numpy as np
 
 from gemm_model import __version__
 from gemm_model.config import read_toml
+from gemm_model.config.mechanisms import RESOURCES
 from gemm_model.core.files import atomic_write, check_writable
 from gemm_model.errors import InputError, MissingExtraError, extra_needed
-from gemm_model.kernels.mechanisms import RESOURCES
 from gemm_model.report.page.content import COLORS, Columns, Fact, Listing, Page
 
 COMPRESSION_LEVEL = 6
