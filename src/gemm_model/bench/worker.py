@@ -18,18 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gemm_model.bench import provider as providers
 from gemm_model.bench.device import PairedTiming, Timing, TimingSettings
 from gemm_model.bench.problem_kinds import extras
-from gemm_model.bench.provider import (
-    DescribingProvider,
-    KernelError,
-    Launch,
-    Operands,
-    Provider,
-    UnsupportedError,
-    load_provider,
-    rotation_of,
-)
 from gemm_model.bench.rows import NORM, Row, row_from_columns
 from gemm_model.errors import GemmModelError
 
@@ -37,12 +28,14 @@ if TYPE_CHECKING:
     from gemm_model.bench.torch_device import TorchDevice
 
 
-def time_chain(row: Row, device: TorchDevice, provider: Provider, settings: TimingSettings) -> dict[str, Any]:
+def time_chain(
+    row: Row, device: TorchDevice, provider: providers.Provider, settings: TimingSettings
+) -> dict[str, Any]:
     """Columns of a row: the time of a link, and of the partner alone if there is one.
 
     Raises KernelError if a kernel fails, the rotation does not fit or the graph cannot be captured.
     """
-    rotation = rotation_of(row.problem, device.l2_bytes, row.chain.rotation)
+    rotation = providers.rotation_of(row.problem, device.l2_bytes, row.chain.rotation)
     footprint_bytes = rotation.footprint_bytes(row.problem)
     operands = device.rotating_operands(row.problem, rotation, (0, 2 if row.chain.partner else 1))
     links, *others = (
@@ -73,11 +66,11 @@ def time_chain(row: Row, device: TorchDevice, provider: Provider, settings: Timi
 
 
 def _partner_gemms(
-    row: Row, device: TorchDevice, provider: Provider, operands: Sequence[Operands]
-) -> tuple[list[Launch], float]:
+    row: Row, device: TorchDevice, provider: providers.Provider, operands: Sequence[providers.Operands]
+) -> tuple[list[providers.Launch], float]:
     """The partner's launches, on the row's outputs if they fit, and the bytes that one rotation touches."""
     problem = row.chain.partner_problem(row.problem)
-    rotation = rotation_of(problem, device.l2_bytes, len(operands))
+    rotation = providers.rotation_of(problem, device.l2_bytes, len(operands))
     own = device.rotating_operands(problem, rotation, (1, 2))
     needs = (problem.m, problem.k, problem.a_dtype)
     if needs == (row.problem.m, row.problem.n, row.problem.out_dtype):
@@ -87,17 +80,17 @@ def _partner_gemms(
 
 
 def _alone(
-    partners: Sequence[Launch], row: Row, device: TorchDevice, settings: TimingSettings
+    partners: Sequence[providers.Launch], row: Row, device: TorchDevice, settings: TimingSettings
 ) -> dict[str, float]:
     timing = device.time_graph(partners, settings, settled=row.chain.settled)
     return {"partner_us": timing.columns()["runtime_us"]}
 
 
-def _in_turn(first: Sequence[Launch], second: Sequence[Launch]) -> list[Launch]:
+def _in_turn(first: Sequence[providers.Launch], second: Sequence[providers.Launch]) -> list[providers.Launch]:
     return [partial(_both, *pair) for pair in zip(first, second, strict=True)]
 
 
-def _both(first: Launch, second: Launch) -> None:
+def _both(first: providers.Launch, second: providers.Launch) -> None:
     first()
     second()
 
@@ -108,7 +101,7 @@ class Worker:
     def __init__(self, device_target: str) -> None:
         self._device_target = device_target
         self._device: TorchDevice | None = None
-        self._providers: dict[str, Provider] = {}
+        self._providers: dict[str, providers.Provider] = {}
 
     @property
     def device(self) -> TorchDevice:
@@ -117,9 +110,9 @@ class Worker:
             self._device = getattr(import_module(module_name), class_name)()
         return self._device
 
-    def provider(self, name: str) -> Provider:
+    def provider(self, name: str) -> providers.Provider:
         if name not in self._providers:
-            self._providers[name] = load_provider(name)
+            self._providers[name] = providers.load_provider(name)
         return self._providers[name]
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +130,7 @@ class Worker:
                 self._compile(row, request["compute_capability"])
                 return {"disposition": "ok"}
             values = self._measure(operation, row, request)
-        except KernelError as error:
+        except providers.KernelError as error:
             return {"disposition": error.disposition, "detail": str(error)}
         return {"disposition": "ok", "values": values}
 
@@ -145,7 +138,7 @@ class Worker:
         provider, capability = self.provider(row.kernel), (compute_capability[0], compute_capability[1])
         refused = provider.unsupported(row.problem, capability) if extras(row.problem) else ""
         if refused:
-            raise UnsupportedError(refused)
+            raise providers.UnsupportedError(refused)
         for config in row.configs:
             provider.compile(row.problem, config, capability)
 
@@ -169,13 +162,13 @@ class Worker:
             return self.device.time_sustained(launches, settings).columns()
         return self.device.time_burst(launches, settings, cold_l2=row.l2 == "cold").columns()
 
-    def _description(self, row: Row, operands: Operands) -> dict[str, Any]:
+    def _description(self, row: Row, operands: providers.Operands) -> dict[str, Any]:
         provider = self.provider(row.kernel)
-        if not isinstance(provider, DescribingProvider):
+        if not isinstance(provider, providers.DescribingProvider):
             return {}
         return dict(provider.describe(row.problem, row.config, operands))
 
-    def _prepared(self, row: Row, placement: int) -> Launch:
+    def _prepared(self, row: Row, placement: int) -> providers.Launch:
         operands = self.device.operands(row.problem, placement)
         return self.provider(row.kernel).prepare(row.problem, row.config, operands)
 

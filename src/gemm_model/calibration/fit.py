@@ -15,18 +15,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 
 from gemm_model.calibration.observations import Observations, sizes
-from gemm_model.config.mechanisms import (
-    CARD,
-    CARD_AND_TYPE,
-    KERNEL,
-    KERNEL_MECHANISMS,
-    KIND_MECHANISMS,
-    KIND_STAGES,
-    NUMBERS,
-    KernelNumbers,
-    kernel_numbers,
-    start_values,
-)
+from gemm_model.config import mechanisms as mech
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -35,26 +24,26 @@ from gemm_model.kernels.registry import family_of
 
 LAUNCH_NUMBER = "launch.kernel_us"
 """The kernels' number that moves with the card: the launch [us]; QuACK's is 2.69 on the H200, 2.83 on the H100."""
-SPLIT_NUMBERS = tuple(name for name in NUMBERS if name.startswith("split_k."))
+SPLIT_NUMBERS = tuple(name for name in mech.NUMBERS if name.startswith("split_k."))
 """Numbers determined only by kernels that split K."""
-CHAIN_NUMBERS = tuple(name for name in NUMBERS if name.startswith(("power.", "chain.")))
+CHAIN_NUMBERS = tuple(name for name in mech.NUMBERS if name.startswith(("power.", "chain.")))
 """Numbers determined only by launches back to back."""
 KIND_NUMBERS = {
-    stage: tuple(name for name in NUMBERS if name.partition(".")[0] in mechanisms)
-    for stage, mechanisms in KIND_STAGES.items()
+    stage: tuple(name for name in mech.NUMBERS if name.partition(".")[0] in mechanisms)
+    for stage, mechanisms in mech.KIND_STAGES.items()
 }
 """Numbers determined only by a kind of problem, by kind."""
 WHOLE_NUMBERS = tuple(
     name
-    for name in NUMBERS
-    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in KIND_MECHANISMS
+    for name in mech.NUMBERS
+    if name not in (*SPLIT_NUMBERS, *CHAIN_NUMBERS) and name.partition(".")[0] not in mech.KIND_MECHANISMS
 )
 """Numbers determined by single launches of plain GEMMs with whole K."""
 
 
 def fitted(names: Collection[str]) -> tuple[str, ...]:
     """Those that a calibration fits by default."""
-    return tuple(name for name in names if NUMBERS[name].fitted)
+    return tuple(name for name in names if mech.NUMBERS[name].fitted)
 
 
 CHAIN_FREE, DEFAULT_FREE = fitted(CHAIN_NUMBERS), fitted(WHOLE_NUMBERS)
@@ -65,8 +54,10 @@ def free_from(donor_family: str, family: str) -> tuple[str, ...]:
     kernels' code.
     """
     if donor_family == family:
-        return tuple(name for name in DEFAULT_FREE if NUMBERS[name].of != KERNEL or name == LAUNCH_NUMBER)
-    kernels = (name for name in WHOLE_NUMBERS if name.partition(".")[0] in KERNEL_MECHANISMS)
+        return tuple(
+            name for name in DEFAULT_FREE if mech.NUMBERS[name].of != mech.KERNEL or name == LAUNCH_NUMBER
+        )
+    kernels = (name for name in WHOLE_NUMBERS if name.partition(".")[0] in mech.KERNEL_MECHANISMS)
     return tuple(dict.fromkeys((*DEFAULT_FREE, *kernels)))
 
 
@@ -102,7 +93,7 @@ class Donor:
 class Fit:
     """Fitted numbers, their 90 % half-widths over resampled shapes, and those that ended at a bound."""
 
-    numbers: KernelNumbers
+    numbers: mech.KernelNumbers
     half_width: dict[str, float]
     at_bound: tuple[str, ...]
 
@@ -121,14 +112,14 @@ def fit(
     A `donor` is a prior for the numbers; without one, a weak pull leads to the start values. `without` names
     mechanisms that are switched off.
     """
-    first = dict(start or start_values())
-    names = [name for name in NUMBERS if name in free]
+    first = dict(start or mech.start_values())
+    names = [name for name in mech.NUMBERS if name in free]
     low, span = ranges(names, {} if donor is None else donor.bounds)
     pull = _pull(donor, names, low, span)
 
-    def numbers(unit: FloatArray) -> KernelNumbers:
+    def numbers(unit: FloatArray) -> mech.KernelNumbers:
         values = np.clip(low + unit * span, low, low + span)
-        return kernel_numbers({**first, **dict(zip(names, values.tolist(), strict=True))})
+        return mech.kernel_numbers({**first, **dict(zip(names, values.tolist(), strict=True))})
 
     def errors(unit: FloatArray) -> list[Sequence[FloatArray]]:
         found = numbers(unit).without(without)
@@ -168,7 +159,7 @@ def _robust(residuals: Callable[[FloatArray], FloatArray], begin: FloatArray) ->
 
 def ranges(names: Sequence[str], allowed: Mapping[str, tuple[float, float]]) -> tuple[FloatArray, FloatArray]:
     """Low end and span of the range that each number may take; `allowed` ones replace its own."""
-    ends = [allowed.get(name, (NUMBERS[name].low, NUMBERS[name].high)) for name in names]
+    ends = [allowed.get(name, (mech.NUMBERS[name].low, mech.NUMBERS[name].high)) for name in names]
     low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
     return low, high - low
 
@@ -177,7 +168,7 @@ def _pull(
     donor: Donor | None, names: Sequence[str], low: FloatArray, span: FloatArray
 ) -> Callable[[FloatArray], FloatArray]:
     """Residuals of numbers, given as shares of their ranges, towards a donor's or the start values."""
-    known, chosen = start_values() if donor is None else donor.values, room_numbers("calibration")
+    known, chosen = mech.start_values() if donor is None else donor.values, room_numbers("calibration")
     values = np.array([known[name] for name in names])
     centre = (values - low) / span
     if donor is None:
@@ -195,7 +186,9 @@ def time_errors(rows: Observations, predicted: KernelTime, regime: str) -> list[
     return [rows.weight * error, rows.weight * np.where(rows.near_best, ranking, 0.0)]
 
 
-def _errors(rows: Observations, gpu: GpuSpec, numbers: KernelNumbers, regime: str) -> Sequence[FloatArray]:
+def _errors(
+    rows: Observations, gpu: GpuSpec, numbers: mech.KernelNumbers, regime: str
+) -> Sequence[FloatArray]:
     """Weighted log errors of time, of time over the shape's best, of clock and DRAM bytes where known."""
     predicted = kernel_time(rows.shape, gpu, numbers, regime=regime)
     parts = time_errors(rows, predicted, regime) + _clock_errors(rows, predicted, regime, rows.weight)
@@ -303,21 +296,21 @@ class JointFit:
     """The parameter with which each one correlates most, and the correlation [1]."""
     numbers: Mapping[Kind, Mapping[str, float]]
 
-    def numbers_of(self, family: str, kind: str) -> KernelNumbers:
-        return kernel_numbers(self.numbers[family, kind])
+    def numbers_of(self, family: str, kind: str) -> mech.KernelNumbers:
+        return mech.kernel_numbers(self.numbers[family, kind])
 
 
 def parameters(kinds: Collection[Kind], free: Collection[str]) -> list[Parameter]:
     """The parameters of the `free` numbers, by their scope, for some families and rate classes."""
     found = set()
     for name in free:
-        scope = NUMBERS[name].of
+        scope = mech.NUMBERS[name].of
         for family, kind in kinds:
             found.add(
                 Parameter(
                     name,
-                    None if scope in (CARD, CARD_AND_TYPE) else family,
-                    kind if scope == CARD_AND_TYPE else None,
+                    None if scope in (mech.CARD, mech.CARD_AND_TYPE) else family,
+                    kind if scope == mech.CARD_AND_TYPE else None,
                 )
             )
     return sorted(found, key=lambda each: (each.number, each.family or "", each.kind or ""))
@@ -405,7 +398,7 @@ class _Problem:
     def _group_errors(self, job: _Job) -> FloatArray:
         unit, place = job
         group = self.groups[place]
-        numbers = kernel_numbers(self.numbers(unit, group.family, group.kind))
+        numbers = mech.kernel_numbers(self.numbers(unit, group.family, group.kind))
         numbers = numbers.without(self.absent[group.family] | group.without)
         times = kernel_time(group.rows.shape, self.gpu, numbers, regime=group.regime)
         return group.weight * np.concatenate([_soft(part) for part in _group_parts(group, times)])

@@ -50,16 +50,7 @@ from gemm_model.calibration.tables import (
     measured_family,
     splits_k,
 )
-from gemm_model.config.mechanisms import (
-    FUSED_EPILOGUE,
-    GROUPED,
-    IMPLICIT_GEMM,
-    KIND_MECHANISMS,
-    KIND_STAGES,
-    NUMBERS,
-    KernelNumbers,
-    kernel_numbers,
-)
+from gemm_model.config import mechanisms
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import FloatArray, IntArray
 from gemm_model.core.gpu import GpuSpec
@@ -77,14 +68,7 @@ from gemm_model.kernel_model.residual import Residual, TakenOver
 from gemm_model.kernel_model.situation import situation
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import family_of
-from gemm_model.tables.accuracy import (
-    ChoiceFigures,
-    ErrorFigures,
-    choice_figures,
-    error_figures,
-    shape_columns,
-    top1_efficiency,
-)
+from gemm_model.tables import accuracy
 from gemm_model.tables.table import read_table, require_columns, sizes
 
 SINGLE_LAUNCH_REGIMES = ("burst", "counters")
@@ -135,17 +119,17 @@ class Validation:
     what: str
     table: str
     in_dtype: str
-    errors: ErrorFigures
-    top1: ChoiceFigures | None
-    top4: ChoiceFigures | None
+    errors: accuracy.ErrorFigures
+    top1: accuracy.ChoiceFigures | None
+    top4: accuracy.ChoiceFigures | None
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedErrors:
     """Errors on held-out shapes of a regime of launches back to back."""
 
-    runtime: ErrorFigures
-    short: ErrorFigures | None
+    runtime: accuracy.ErrorFigures
+    short: accuracy.ErrorFigures | None
     """Of kernels below `short_us`, if any."""
     clock: float | None
     """Mean |predicted / settled clock - 1|, the clock as the driver reports it; None where it does not."""
@@ -181,7 +165,7 @@ class KindResult:
         return (self.fit, *self.later)
 
     @property
-    def numbers(self) -> KernelNumbers:
+    def numbers(self) -> mechanisms.KernelNumbers:
         return self.fits[-1].numbers
 
     @property
@@ -340,7 +324,7 @@ def _extended(
 ) -> Calibration:
     """The base with the numbers, intervals and bands of `fits` to kinds of problem."""
     base = run.base
-    kept = {name for name in NUMBERS if name.partition(".")[0] not in KIND_MECHANISMS}
+    kept = {name for name in mechanisms.NUMBERS if name.partition(".")[0] not in mechanisms.KIND_MECHANISMS}
     intervals, bands = dict(base.intervals), dict(base.error_band)
     for kind, found in fits.items():
         known = {name: width for name, width in base.intervals.get(kind, {}).items() if name in kept}
@@ -404,7 +388,7 @@ class _Kind:
             return _observed(parts, gpu, family)
 
         self.seen, self.split = rows_of("", split=False), rows_of("", split=True)
-        self.kind_rows = {kind: rows_of(kind, split=False) for kind in KIND_STAGES}
+        self.kind_rows = {kind: rows_of(kind, split=False) for kind in mechanisms.KIND_STAGES}
         self.main = next(iter(self.seen), SINGLE_LAUNCH_REGIMES[0])
         self.chained = _observed(
             {name: regimes[name] for name in CHAINED_REGIMES if name in regimes}, gpu, family
@@ -443,14 +427,16 @@ class _Kind:
         if self.family.plain_products:
             return self._asked(WHOLE_NUMBERS, default)
         # In a family for convolutions, strided data gradients are groups.
-        of_groups = fitted(KIND_NUMBERS[GROUPED])
+        of_groups = fitted(KIND_NUMBERS[mechanisms.GROUPED])
         return self._asked((*WHOLE_NUMBERS, *of_groups), (*default, *of_groups))
 
     def _asked(self, stage: Collection[str], default: Collection[str]) -> Collection[str]:
         """The numbers of a stage that are to be fitted and that the family's kernels have."""
         asked = self.choices.free
         wanted = default if asked is None else [name for name in asked if name in stage]
-        kept = {name for name in NUMBERS if name.partition(".")[0] in self.family.absent_mechanisms}
+        kept = {
+            name for name in mechanisms.NUMBERS if name.partition(".")[0] in self.family.absent_mechanisms
+        }
         return [name for name in wanted if name not in kept.union(self.choices.frozen)]
 
     def result(self) -> KindResult:
@@ -469,7 +455,7 @@ class _Kind:
         bands = error_bands(self.rows, predicted_us, self.gpu, found.numbers)
         kinds = self.kind_stages()
         # In a family for convolutions all figures are of these rows.
-        of_images = {} if self.family.plain_products else {IMPLICIT_GEMM: max(bands.values())}
+        of_images = {} if self.family.plain_products else {mechanisms.IMPLICIT_GEMM: max(bands.values())}
         power, chained = self._chains()
         return KindResult(
             fit=found,
@@ -486,7 +472,7 @@ class _Kind:
         )
 
     def _taken_over(
-        self, numbers: KernelNumbers, predicted_us: FloatArray, folds: IntArray
+        self, numbers: mechanisms.KernelNumbers, predicted_us: FloatArray, folds: IntArray
     ) -> TakenForest | None:
         """The share of the donor's residual that the rows support, from their held-out times
         `predicted_us`.
@@ -508,7 +494,7 @@ class _Kind:
         if self.donor is None or not self.donor.same_kernels or not self.choices.keeps_donor:
             return None
         absent = self.family.absent_mechanisms
-        numbers = kernel_numbers(self.donor.values)
+        numbers = mechanisms.kernel_numbers(self.donor.values)
         times = kernel_time(self.rows.shape, self.gpu, numbers.without(absent), regime=self.main)
         physical_us = np.asarray(times.runtime_us)
         residual = self.choices.donor_residual
@@ -576,10 +562,10 @@ class _Kind:
 
     def _learn_what_epilogues_add(self) -> None:
         """Rescale epilogue rows with a plain twin, so that fits learn the difference of the two."""
-        epilogues = self.kind_rows[FUSED_EPILOGUE]
+        epilogues = self.kind_rows[mechanisms.FUSED_EPILOGUE]
         if self.main not in epilogues or self.main not in self.seen:
             return
-        numbers = kernel_numbers(self.start).without(self.family.absent_mechanisms)
+        numbers = mechanisms.kernel_numbers(self.start).without(self.family.absent_mechanisms)
         plain_us = kernel_time(self.rows.shape, self.gpu, numbers, regime=self.main).runtime_us
         frame = beside_twins(epilogues[self.main], self.rows, np.asarray(plain_us))
         epilogues[self.main] = observe(frame, self.gpu, self.family)
@@ -634,8 +620,8 @@ class _Kind:
         known, short = np.isfinite(rows.sm_clk_mhz), rows.runtime_us < room_numbers("calibration").short_us
         clock_error = np.abs(found.set_clk_mhz[known] / rows.sm_clk_mhz[known] - 1.0)
         return ChainedErrors(
-            error_figures(found.runtime_us, rows.runtime_us),
-            error_figures(found.runtime_us[short], rows.runtime_us[short]) if short.any() else None,
+            accuracy.error_figures(found.runtime_us, rows.runtime_us),
+            accuracy.error_figures(found.runtime_us[short], rows.runtime_us[short]) if short.any() else None,
             float(clock_error.mean()) if known.any() else None,
         )
 
@@ -656,9 +642,9 @@ def full_names(words: Sequence[str]) -> tuple[str, ...]:
     """
     names: list[str] = []
     for word in words:
-        found = [name for name in NUMBERS if name == word or name.partition(".")[0] == word]
+        found = [name for name in mechanisms.NUMBERS if name == word or name.partition(".")[0] == word]
         if not found:
-            raise InputError(f"unknown number {word!r}; expected one of {', '.join(NUMBERS)}")
+            raise InputError(f"unknown number {word!r}; expected one of {', '.join(mechanisms.NUMBERS)}")
         names += found
     return tuple(names)
 
@@ -741,7 +727,7 @@ def _sources(kinds: Mapping[str, KindResult], base: Calibration, tables: str) ->
     fitted = {name for found in kinds.values() for name in _intervals(found.fits)}
     return {
         name: f"fitted to {tables}" if name in fitted else base.sources.get(name, spec.source)
-        for name, spec in NUMBERS.items()
+        for name, spec in mechanisms.NUMBERS.items()
     }
 
 
@@ -756,9 +742,9 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
                 what=what,
                 table=str(table),
                 in_dtype=str(name),
-                errors=error_figures(rows["predicted_us"].to_numpy(), rows["runtime_us"].to_numpy()),
-                top1=choice_figures(top1_efficiency(rows)) if whole_shapes else None,
-                top4=choice_figures(best_of_top(rows, 4)) if whole_shapes else None,
+                errors=accuracy.error_figures(rows["predicted_us"].to_numpy(), rows["runtime_us"].to_numpy()),
+                top1=accuracy.choice_figures(accuracy.top1_efficiency(rows)) if whole_shapes else None,
+                top4=accuracy.choice_figures(best_of_top(rows, 4)) if whole_shapes else None,
             )
         )
     return result
@@ -766,7 +752,7 @@ def _figures(what: str, seen: Observations, predicted_us: FloatArray, whole_shap
 
 def best_of_top(frame: pd.DataFrame, count: int) -> pd.Series:
     """For each shape: best measured time over the best among the `count` configurations predicted fastest."""
-    keys = shape_columns(frame)
+    keys = accuracy.shape_columns(frame)
     shapes = frame.groupby(keys, sort=False, dropna=False)
     rank = shapes["predicted_us"].rank(method="first")
     chosen = frame[rank <= count].groupby(keys, sort=False, dropna=False)["runtime_us"].min()
@@ -780,14 +766,14 @@ def band(predicted_us: FloatArray, measured_us: FloatArray) -> float:
     return round(float(np.nanquantile(np.abs(predicted_us / measured_us - 1.0), share)), 4)
 
 
-def situations(seen: Observations, gpu: GpuSpec, numbers: KernelNumbers) -> IntArray:
+def situations(seen: Observations, gpu: GpuSpec, numbers: mechanisms.KernelNumbers) -> IntArray:
     """The situation of each row by the model."""
     times = kernel_time(seen.shape, gpu, numbers.without(seen.shape.family.absent_mechanisms))
     return situation(seen.shape, times)
 
 
 def error_bands(
-    seen: Observations, predicted_us: FloatArray, gpu: GpuSpec, numbers: KernelNumbers
+    seen: Observations, predicted_us: FloatArray, gpu: GpuSpec, numbers: mechanisms.KernelNumbers
 ) -> dict[str, float]:
     """Held-out error that `band_share` of the rows stay within, by situation (of all rows where few are)."""
     where, bands = situations(seen, gpu, numbers), {}
@@ -825,5 +811,5 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.{room_numbers('calibration').significant_digits}g}")
 
 
-def _rounded(numbers: KernelNumbers) -> KernelNumbers:
-    return kernel_numbers(rounded(numbers.values()))
+def _rounded(numbers: mechanisms.KernelNumbers) -> mechanisms.KernelNumbers:
+    return mechanisms.kernel_numbers(rounded(numbers.values()))

@@ -16,20 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, read_yaml_mapping
-from gemm_model.config.mechanisms import (
-    KIND_MECHANISMS,
-    NUMBERS,
-    PROBLEM_KINDS,
-    SILICON_NUMBERS,
-    WITHIN_PHASES,
-    KernelNumbers,
-    WithinPhases,
-    checked,
-    kernel_numbers,
-    start_values,
-    within_phases,
-)
+from gemm_model.config import CONFIG_DIR, gpu_names, is_yaml_file, mechanisms, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.gpu import ARCHITECTURES, GpuSpec, load_gpu
@@ -55,7 +42,7 @@ SPLIT_SITUATION = "split_k"
 WHOLE_SITUATIONS = (*PLAIN_SITUATIONS, SPLIT_SITUATION)
 """Situations of a plain product, each with its error band: a kernel of a few microseconds; bound by L2 or DRAM;
 few waves; many waves; and split K, whatever the size."""
-SITUATIONS = (*WHOLE_SITUATIONS, *PROBLEM_KINDS)
+SITUATIONS = (*WHOLE_SITUATIONS, *mechanisms.PROBLEM_KINDS)
 """All situations, with kinds of problem beyond a plain product; a calibration without such rows has no band
 for them."""
 NEAREST_KINDS = ("fp16", "fp8", "tf32", "int8", "fp6", "fp4", "fp32")
@@ -115,7 +102,7 @@ class Calibration:
     gpu: str
     family: str
     architecture: str
-    numbers: Mapping[str, KernelNumbers]
+    numbers: Mapping[str, mechanisms.KernelNumbers]
     intervals: Mapping[str, Mapping[str, float]]
     """90 % confidence half-width of each fitted number, by rate class."""
     sources: Mapping[str, str]
@@ -123,7 +110,7 @@ class Calibration:
     error_band: Mapping[str, Mapping[str, float]]
     """Relative error of 90 % of held-out rows, by rate class and situation; empty without such rows."""
     fitted_to: Mapping[str, Any]
-    within_phases: WithinPhases
+    within_phases: mechanisms.WithinPhases
     """Numbers of timelines, for all rate classes."""
     silicon: str | None = None
     """The card whose `silicon.yaml` holds the card's numbers; None if this file holds them."""
@@ -152,7 +139,7 @@ class Calibration:
         order = reversed(tuple(self.numbers)) if narrow_first else iter(self.numbers)
         return next(order)
 
-    def numbers_for(self, math_kind: str, family: KernelFamily) -> KernelNumbers:
+    def numbers_for(self, math_kind: str, family: KernelFamily) -> mechanisms.KernelNumbers:
         """The numbers that predict a family's kernels.
 
         If the calibration is of another family, `known_numbers` of the family replace the donor's.
@@ -163,7 +150,7 @@ class Calibration:
             numbers = numbers.having(known_numbers(family, numbers, served))
         return numbers
 
-    def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> KernelNumbers:
+    def numbers_on(self, gpu: GpuSpec, math_kind: str, family: KernelFamily) -> mechanisms.KernelNumbers:
         """`numbers_for` on a GPU: launches take as many SM clocks as on the calibration's card, or longer by what
         small kernels in a graph take where both cards' are known.
 
@@ -297,7 +284,7 @@ def _known_of_families() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapping[str, float]:
+def known_numbers(family: KernelFamily, donor: mechanisms.KernelNumbers, kind: str) -> Mapping[str, float]:
     """Numbers of a family's kernels known without timing its GEMMs, by full name, for a rate class.
 
     An entry gives a value, or the difference from the donor's value; it holds for all rate classes and
@@ -306,7 +293,9 @@ def known_numbers(family: KernelFamily, donor: KernelNumbers, kind: str) -> Mapp
     found = _known_of_families().get(family.name, {"architectures": (), "numbers": {}})
     of_donor = donor.values()
     return {
-        name: checked(NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"])
+        name: mechanisms.checked(
+            mechanisms.NUMBERS[name], of_donor[name] + entry["more"] if "more" in entry else entry["value"]
+        )
         for name, entry in found["numbers"].items()
         if kind in entry.get("classes", (kind,))
         and not set(family.architectures).isdisjoint(entry.get("architectures", found["architectures"]))
@@ -391,36 +380,36 @@ def _silicon(path: Path, _modified: int) -> Mapping[str, Any]:
     """Entries of a card's numbers, read again once the file has changed."""
     values = read_yaml_mapping(path, "the numbers of a card")
     entries = record_from(_SiliconFile, values, str(path)).numbers
-    if missing := [name for name in SILICON_NUMBERS if name not in entries]:
+    if missing := [name for name in mechanisms.SILICON_NUMBERS if name not in entries]:
         raise InputError(f"{path}: numbers of the card are missing: {', '.join(missing)}")
-    if foreign := [name for name in entries if name not in SILICON_NUMBERS]:
+    if foreign := [name for name in entries if name not in mechanisms.SILICON_NUMBERS]:
         raise InputError(
-            f"{path}: {', '.join(foreign)} belong to no card; expected {', '.join(SILICON_NUMBERS)}"
+            f"{path}: {', '.join(foreign)} belong to no card; expected {', '.join(mechanisms.SILICON_NUMBERS)}"
         )
     return entries
 
 
 def _is_of_kind(name: str) -> bool:
     """Whether a number belongs to a kind of problem beyond a plain product."""
-    return name.partition(".")[0] in KIND_MECHANISMS
+    return name.partition(".")[0] in mechanisms.KIND_MECHANISMS
 
 
-_KIND_STARTS = {name: value for name, value in start_values().items() if _is_of_kind(name)}
+_KIND_STARTS = {name: value for name, value in mechanisms.start_values().items() if _is_of_kind(name)}
 """Values of these numbers in a calibration without them."""
 
 
 def _numbers(
     found: Mapping[str, Any], kinds: Sequence[str], where_from: str
-) -> tuple[dict[str, KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
+) -> tuple[dict[str, mechanisms.KernelNumbers], dict[str, dict[str, float]], dict[str, str]]:
     """Records and half-widths by rate class, and sources, from the files' entries."""
     values: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     intervals: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
     sources: dict[str, str] = {}
     for name, given in found.items():
         place = f"{where_from}, {name}"
-        if name not in NUMBERS:
+        if name not in mechanisms.NUMBERS:
             raise InputError(f"{place}: unknown number, as in calibrations of an old form: {AGAIN}")
-        entry = _entry_of(given, NUMBERS[name].unit, place)
+        entry = _entry_of(given, mechanisms.NUMBERS[name].unit, place)
         width = entry.interval
         for kind in kinds:
             values[kind][name] = entry.of(kind, entry.value, place)
@@ -430,26 +419,26 @@ def _numbers(
     records = {}
     for kind in kinds:
         held = {**_KIND_STARTS, **values[kind]}
-        if missing := [name for name in NUMBERS if name not in held]:
+        if missing := [name for name in mechanisms.NUMBERS if name not in held]:
             said = f"number{'s' * (len(missing) > 1)} {', '.join(missing)}"
             raise InputError(
                 f"{where_from}, {kind}: {said} missing, as in calibrations of an old form: {AGAIN}"
             )
         try:
-            records[kind] = kernel_numbers(held)
+            records[kind] = mechanisms.kernel_numbers(held)
         except InputError as error:
             raise InputError(f"{where_from}, {kind}: {error}") from None
     return records, {kind: widths for kind, widths in intervals.items() if widths}, sources
 
 
-def _within_phases(found: Mapping[str, Mapping[str, Any]], where_from: str) -> WithinPhases:
+def _within_phases(found: Mapping[str, Mapping[str, Any]], where_from: str) -> mechanisms.WithinPhases:
     """The record of timelines from the file's entries."""
     values: dict[str, Any] = {}
     for name, given in found.items():
-        require_one_of(f"{where_from}: unknown number {name!r}", name, WITHIN_PHASES)
-        values[name] = _entry_of(given, WITHIN_PHASES[name].unit, f"{where_from}.{name}").value
+        require_one_of(f"{where_from}: unknown number {name!r}", name, mechanisms.WITHIN_PHASES)
+        values[name] = _entry_of(given, mechanisms.WITHIN_PHASES[name].unit, f"{where_from}.{name}").value
     try:
-        return within_phases(values)
+        return mechanisms.within_phases(values)
     except InputError as error:
         raise InputError(f"{where_from}: {error}") from None
 
@@ -499,7 +488,11 @@ def has_bands(found: object) -> bool:
 
 def as_mapping(calibration: Calibration) -> dict[str, Any]:
     """The mapping that a calibration's file holds, with the card's numbers if no `silicon.yaml` holds them."""
-    held = [name for name in NUMBERS if calibration.silicon is None or name not in SILICON_NUMBERS]
+    held = [
+        name
+        for name in mechanisms.NUMBERS
+        if calibration.silicon is None or name not in mechanisms.SILICON_NUMBERS
+    ]
     return {
         "version": FORMAT_VERSION,
         "gpu": calibration.gpu,
@@ -516,7 +509,7 @@ def as_mapping(calibration: Calibration) -> dict[str, Any]:
                 "unit": spec.unit,
                 "source": spec.source,
             }
-            for name, spec in WITHIN_PHASES.items()
+            for name, spec in mechanisms.WITHIN_PHASES.items()
         },
     }
 
@@ -526,9 +519,9 @@ def _entry(calibration: Calibration, name: str) -> dict[str, Any]:
     widths = {kind: found[name] for kind, found in calibration.intervals.items() if name in found}
     entry = {
         "value": next(iter(values.values())) if len(set(values.values())) == 1 else values,
-        "unit": NUMBERS[name].unit,
+        "unit": mechanisms.NUMBERS[name].unit,
     }
     if widths:
         alike = len(set(widths.values())) == 1 and len(widths) == len(values)
         entry["interval"] = next(iter(widths.values())) if alike else widths
-    return {**entry, "source": calibration.sources.get(name, NUMBERS[name].source)}
+    return {**entry, "source": calibration.sources.get(name, mechanisms.NUMBERS[name].source)}

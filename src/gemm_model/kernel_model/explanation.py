@@ -9,15 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from gemm_model.config.mechanisms import (
-    DRAM,
-    FUSED_EPILOGUE,
-    KIND_STAGES,
-    L2,
-    MECHANISMS,
-    RESOURCES,
-    TENSOR,
-)
+from gemm_model.config import mechanisms as mech
 from gemm_model.core.batch import batch_of
 from gemm_model.core.elementwise import minimum
 from gemm_model.core.gpu import GpuSpec, as_gpu
@@ -152,9 +144,9 @@ def busy(composed: Composed, gpu: GpuSpec, runtime_us: float) -> dict[str, float
     peak_flop = kernel.rate * sms_with_work(kernel, gpu) * times.sm_clk_mhz * runtime_us
     flop, moved = mma_flop(kernel), times.traffic
     return {
-        TENSOR: float(flop / peak_flop),
-        L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.kernel.numbers) / runtime_us),
-        DRAM: float(moved.dram_bytes / gpu.dram_bytes_per_us / runtime_us),
+        mech.TENSOR: float(flop / peak_flop),
+        mech.L2: float(moved.l2_load_bytes / l2_bytes_per_us(gpu, composed.kernel.numbers) / runtime_us),
+        mech.DRAM: float(moved.dram_bytes / gpu.dram_bytes_per_us / runtime_us),
     }
 
 
@@ -194,7 +186,9 @@ def _mechanisms(world: World, composed: Composed, runtime_us: float) -> tuple[Me
         time_us = world.but(faster=others).composed_us()
         if time_us > WORTH_TELLING * runtime_us or shares[name] > WORTH_TELLING:
             figures = {"share_of_runtime": time_us / runtime_us, "elasticity": float(shares[name])}
-            found.append(Mechanism(name=name, time_us=time_us, meaning=RESOURCES[name].meaning, **figures))
+            found.append(
+                Mechanism(name=name, time_us=time_us, meaning=mech.RESOURCES[name].meaning, **figures)
+            )
     return tuple(sorted(found, key=lambda each: -each.elasticity))
 
 
@@ -211,9 +205,9 @@ def _changes(world: World, composed: Composed) -> dict[str, Change]:
     """What architects ask: resources that take no time, and twice of what a card has."""
     limiting = [name for name, share in composed.elasticities().items() if share > WORTH_TELLING]
     words = (*(f"no {name.lower()}" for name in limiting), "l2_bytes x2", "stages x2", "l2 warm")
-    asked = {SITUATION_OF.get(word, FUSED_EPILOGUE) for word in asked_of(world.problem)}
-    others = {name for kind, names in KIND_STAGES.items() if kind not in asked for name in names}
-    off = [each for each in MECHANISMS if each.what_if and each.name not in others]
+    asked = {SITUATION_OF.get(word, mech.FUSED_EPILOGUE) for word in asked_of(world.problem)}
+    others = {name for kind, names in mech.KIND_STAGES.items() if kind not in asked for name in names}
+    off = [each for each in mech.MECHANISMS if each.what_if and each.name not in others]
     named = {each.what_if: tuple(one.name for one in off if one.what_if == each.what_if) for each in off}
     switched = {text: partial(World.but, without=names) for text, names in named.items()}
     return {text: parse_change(text) for text in words} | switched

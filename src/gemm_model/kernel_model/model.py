@@ -28,16 +28,8 @@ from gemm_model.core.prediction import (
 from gemm_model.core.records import ReadOnly, formula_record, mapped
 from gemm_model.core.regimes import regime_name
 from gemm_model.errors import InputError, RefusedKernelError, refuse_all, require_one_of
+from gemm_model.kernel_model import calibration_file as files
 from gemm_model.kernel_model.alignment import channels_unaligned
-from gemm_model.kernel_model.calibration_file import (
-    OWN,
-    Calibration,
-    calibration_for,
-    heuristic_choices,
-    how_borrowed,
-    load_calibration,
-    regime_band,
-)
 from gemm_model.kernel_model.card_band import with_card_band
 from gemm_model.kernel_model.clock import energy_uj, work_of
 from gemm_model.kernel_model.elasticity import LIMITERS, Composed
@@ -106,7 +98,7 @@ class KernelModel(Model):
 
     gpu: GpuSpec
     _: KW_ONLY
-    calibration: str | Calibration = "auto"
+    calibration: str | files.Calibration = "auto"
     regime: str = "burst"
     l2: str = COLD
     without: Collection[str] = ()
@@ -141,10 +133,10 @@ class KernelModel(Model):
         for family in served:
             calibration, borrowed = self.calibration_of(family)
             path = residual_beside(calibration.path) if calibration.path is not None else None
-            if wanted == AUTO and borrowed == OWN and path is not None and path.is_file():
+            if wanted == AUTO and borrowed == files.OWN and path is not None and path.is_file():
                 found[family] = load_residual(path, calibration)
             if wanted != AUTO and family == served[0]:
-                if borrowed != OWN:
+                if borrowed != files.OWN:
                     raise InputError(
                         f"residual {wanted!r} corrects {calibration.name}, not {self.gpu.name}:{family}; "
                         f"expected {OFF} or {AUTO} without a calibration of its own"
@@ -152,16 +144,16 @@ class KernelModel(Model):
                 found[family] = load_residual(wanted, calibration)
         return found
 
-    def calibration_of(self, family: str) -> tuple[Calibration, str]:
+    def calibration_of(self, family: str) -> tuple[files.Calibration, str]:
         """The calibration for a family's kernels, and how it is borrowed.
 
         A shipped calibration may be borrowed by its name. A file serves only the GPU and the family that it
         was fitted to. Raises InputError for any other.
         """
         if self._named is None:
-            return calibration_for(self.gpu, family)
-        borrowed = how_borrowed(self._named, self.gpu, family)
-        if borrowed != OWN and self._named.is_own_file:
+            return files.calibration_for(self.gpu, family)
+        borrowed = files.how_borrowed(self._named, self.gpu, family)
+        if borrowed != files.OWN and self._named.is_own_file:
             raise InputError(
                 f"{self._named.path}: a calibration of {self._named.name}; "
                 f"expected one of {self.gpu.name}:{family}, or the name of a shipped one to borrow"
@@ -174,7 +166,7 @@ class KernelModel(Model):
         Trees correct it if the shipped calibration that they belong to is in use, for single launches on a
         cold L2, on which they were trained.
         """
-        found = heuristic_choices().get(family, HeuristicChoice())
+        found = files.heuristic_choices().get(family, HeuristicChoice())
         path = picks_of(self.gpu.name, family)
         alone = self.regime == ALONE and self.l2 == COLD and not self.without
         if not (self.residual == AUTO and alone and path.is_file()):
@@ -193,7 +185,7 @@ class KernelModel(Model):
                 self.calibration_of(family.name), self.gpu, family, kind, self._residuals.get(family.name)
             )
             if found.band_table is not None:
-                found = replace(found, band_table=np.hypot(found.band_table, regime_band(self.regime)))
+                found = replace(found, band_table=np.hypot(found.band_table, files.regime_band(self.regime)))
             self._knowledge[family.name, kind] = found
         return found
 
@@ -550,11 +542,11 @@ def corrected_column(searched: Searched, forest: Forest, rows: int) -> FloatArra
     return np.broadcast_to(corrected_us(physical_us, log_error, floor_us), (rows,))
 
 
-def _named_calibration(calibration: str | Calibration) -> Calibration | None:
+def _named_calibration(calibration: str | files.Calibration) -> files.Calibration | None:
     """The requested calibration; None for 'auto'."""
-    if isinstance(calibration, Calibration):
+    if isinstance(calibration, files.Calibration):
         return calibration
-    return None if calibration == "auto" else load_calibration(calibration)
+    return None if calibration == "auto" else files.load_calibration(calibration)
 
 
 def _with_numbers(batch: GemmBatch) -> GemmBatch:

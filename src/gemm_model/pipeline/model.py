@@ -17,16 +17,7 @@ from gemm_model.core.prediction import BatchPrediction
 from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.feasibility import Resources, resources_by_row
 from gemm_model.kernels.model import Model
-from gemm_model.pipeline.machine import (
-    CONSUMERS,
-    PS_PER_US,
-    PipelineKernel,
-    PipelineMachine,
-    Workload,
-    load_machine,
-    with_parameters,
-    workload,
-)
+from gemm_model.pipeline import machine as machines
 from gemm_model.pipeline.steady_state import load_of_step, time_per_k_tile, timing
 
 FLOP_PER_MAC = 2.0
@@ -36,11 +27,11 @@ FITTED_ON = "h200"
 LIMITERS = ("LOAD", "MATH", "LATENCY", "EPILOGUE")
 
 
-def machine_with(rates: Mapping[str, Any], gpu: GpuSpec, dma_warps: int) -> PipelineMachine:
+def machine_with(rates: Mapping[str, Any], gpu: GpuSpec, dma_warps: int) -> machines.PipelineMachine:
     """The pipeline machine of a GPU; clocks become times at its SM clock."""
     clk = gpu.sm_clk_mhz
     device_bytes_per_us = gpu.l2_read_gb_per_s * BYTES_PER_US_OF_GB_PER_S
-    return PipelineMachine(
+    return machines.PipelineMachine(
         name=gpu.name,
         sm_count=gpu.sm_count,
         math_startup_us=rates["math_startup_clk"] / clk,
@@ -80,8 +71,8 @@ class PipelineModel(Model):
         parameters: Mapping[str, Any] | None = None,
         **rates: float,
     ) -> None:
-        if consumers not in ("auto", *CONSUMERS):
-            raise InputError(f"consumers is {consumers!r}; expected auto or one of {CONSUMERS}")
+        if consumers not in ("auto", *machines.CONSUMERS):
+            raise InputError(f"consumers is {consumers!r}; expected auto or one of {machines.CONSUMERS}")
         self.gpu = gpu
         self.consumers = consumers
         self.parameters = dict(parameters or {})
@@ -90,9 +81,11 @@ class PipelineModel(Model):
             require_one_of(f"unknown option {name!r}", name, known)
         self.rates: dict[str, Any] = {**known, **rates}
         self.machine = machine
-        self._base = machine_with(self.rates, gpu, dma_warps) if machine == "auto" else load_machine(machine)
+        self._base = (
+            machine_with(self.rates, gpu, dma_warps) if machine == "auto" else machines.load_machine(machine)
+        )
 
-    def machine_of(self, batch: GemmBatch, consumers: str) -> PipelineMachine:
+    def machine_of(self, batch: GemmBatch, consumers: str) -> machines.PipelineMachine:
         """The machine that runs the kernels of a batch."""
         changes: dict[str, Any] = {}
         if self.machine == "auto":
@@ -109,16 +102,16 @@ class PipelineModel(Model):
             }
         if self.machine == "auto" or self.consumers != "auto":
             changes["consumers"] = consumers
-        return with_parameters(self._base, {**changes, **self.parameters})
+        return machines.with_parameters(self._base, {**changes, **self.parameters})
 
-    def work_of(self, batch: GemmBatch, machine: PipelineMachine) -> Workload:
+    def work_of(self, batch: GemmBatch, machine: machines.PipelineMachine) -> machines.Workload:
         """The work of a batch on a machine; the kernel family gives tile K and stages unless the batch
         does.
         """
         found = resources_by_row(batch, self.gpu)
-        return workload(
+        return machines.workload(
             machine,
-            PipelineKernel(
+            machines.PipelineKernel(
                 m=batch.m,
                 n=batch.n,
                 k=np.ceil(batch.k / batch.split_k),
@@ -145,16 +138,18 @@ class PipelineModel(Model):
     def consumers_of(self, batch: GemmBatch) -> FloatArray:
         """Position in `CONSUMERS` for each kernel."""
         if self.consumers != "auto":
-            return np.full(len(batch), CONSUMERS.index(self.consumers))
+            return np.full(len(batch), machines.CONSUMERS.index(self.consumers))
         overlapped = (batch.schedule == PINGPONG) | (batch.schedule == TWO_CTA) | (self.gpu.tmem_columns > 0)
-        return np.where(overlapped, CONSUMERS.index("pingpong"), CONSUMERS.index("cooperative"))
+        return np.where(
+            overlapped, machines.CONSUMERS.index("pingpong"), machines.CONSUMERS.index("cooperative")
+        )
 
     def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
         columns: dict[str, FloatArray] = {}
         kinds = self.consumers_of(batch)
         for kind in np.unique(kinds):
             rows = np.flatnonzero(kinds == kind)
-            for name, values in self._predict_alike(batch[rows], CONSUMERS[int(kind)]).items():
+            for name, values in self._predict_alike(batch[rows], machines.CONSUMERS[int(kind)]).items():
                 columns.setdefault(name, np.empty(len(batch)))[rows] = values
         rhythm = tuple(columns[f"{name}_us_per_k_tile"] for name in ("load", "math", "latency", "epilogue"))
         l2_bytes = columns.pop("l2_bytes")
@@ -183,10 +178,10 @@ class PipelineModel(Model):
             for value in (load_of_step(work.full, machine.dma_warps), work.latency, work.full.math)
         )
         timed = timing(work, machine)
-        runtime_us = _column(timed.end, batch) / PS_PER_US
-        launch_us = _column(work.init, batch) / PS_PER_US
-        first_load_us = (load + latency) / PS_PER_US
-        step_us = time_per_k_tile(load, latency, math_ps, work.stages) / PS_PER_US
+        runtime_us = _column(timed.end, batch) / machines.PS_PER_US
+        launch_us = _column(work.init, batch) / machines.PS_PER_US
+        first_load_us = (load + latency) / machines.PS_PER_US
+        step_us = time_per_k_tile(load, latency, math_ps, work.stages) / machines.PS_PER_US
         mainloop_us = np.minimum(step_us * work.steps * work.waves, runtime_us - launch_us - first_load_us)
         tile_bytes = batch.cta_m * batch.a_bytes_per_element / batch.cluster_n
         tile_bytes += batch.cta_n * batch.b_bytes_per_element / batch.cluster_m
@@ -199,11 +194,11 @@ class PipelineModel(Model):
             "waves": _column(work.waves, batch),
             "k_tiles": _column(work.steps, batch),
             "stages": _column(work.stages, batch),
-            "load_us_per_k_tile": load / PS_PER_US,
-            "math_us_per_k_tile": math_ps / PS_PER_US,
-            "latency_us_per_k_tile": (load + latency + math_ps) / work.stages / PS_PER_US,
-            "epilogue_us_per_k_tile": _column(work.epilogue, batch) / work.steps / PS_PER_US,
-            "consumer_wait_us": _column(timed.consumer_wait, batch) / PS_PER_US,
+            "load_us_per_k_tile": load / machines.PS_PER_US,
+            "math_us_per_k_tile": math_ps / machines.PS_PER_US,
+            "latency_us_per_k_tile": (load + latency + math_ps) / work.stages / machines.PS_PER_US,
+            "epilogue_us_per_k_tile": _column(work.epilogue, batch) / work.steps / machines.PS_PER_US,
+            "consumer_wait_us": _column(timed.consumer_wait, batch) / machines.PS_PER_US,
             "l2_bytes": tile_bytes * batch.k * work.ctas,
         }
 

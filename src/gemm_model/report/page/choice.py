@@ -8,17 +8,7 @@ from typing import Any
 from gemm_model.choice.selection import Choice, Ranking
 from gemm_model.core.fields import number_text
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.report.page.content import (
-    COLORS,
-    SHOWN,
-    Fact,
-    Figure,
-    Listing,
-    Page,
-    band_text,
-    figure,
-    points,
-)
+from gemm_model.report.page import content
 
 MOST_SHOWN = 16
 """Kernels in the plot and the list [1]; rankings; chosen: the map of tiles and clusters holds all that were
@@ -27,10 +17,10 @@ Cells = Sequence[Sequence[Choice | None]]
 """The fastest choice of each cluster (a row) and tile; None where the ranking has none."""
 
 
-def ranking_page(ranking: Ranking) -> Page:
+def ranking_page(ranking: Ranking) -> content.Page:
     """The page of `rank`; the map is as complete as the ranking is long."""
     problem = ranking.problem
-    return Page(
+    return content.Page(
         title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
         subtitle=f"The fastest of {ranking.kernels:,} kernels on {ranking.gpu.name}, by prediction",
         facts=ranking_facts(ranking),
@@ -52,20 +42,20 @@ def kernel_name(candidate: Candidate) -> str:
     return " ".join(words)
 
 
-def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[Fact]:
+def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[content.Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
     family, tile, others = kernel_name(ranking.best.candidate).split(" ", 2)
     return [
-        Fact("Best kernel", tile, f"{family}, cluster {others}"),
-        Fact("Predicted", f"{number_text(best.runtime_us)} us", band_text(best)),
-        Fact("Speed", f"{problem.flop / best.runtime_us / 1e6:.4g}", "TFLOP/s"),
-        Fact("Limiter", limited_by or best.limiter, "of the best kernel"),
-        Fact("Tied with it", f"{ranking.tied_with_best - 1}", f"of {ranking.kernels:,} kernels"),
+        content.Fact("Best kernel", tile, f"{family}, cluster {others}"),
+        content.Fact("Predicted", f"{number_text(best.runtime_us)} us", content.band_text(best)),
+        content.Fact("Speed", f"{problem.flop / best.runtime_us / 1e6:.4g}", "TFLOP/s"),
+        content.Fact("Limiter", limited_by or best.limiter, "of the best kernel"),
+        content.Fact("Tied with it", f"{ranking.tied_with_best - 1}", f"of {ranking.kernels:,} kernels"),
     ]
 
 
-def ranking_figure(ranking: Ranking) -> Figure:
+def ranking_figure(ranking: Ranking) -> content.Figure:
     """The fastest kernels with their error bands; those tied with the first in their own colour."""
     shown = ranking.choices[:MOST_SHOWN]
     traces = []
@@ -78,14 +68,14 @@ def ranking_figure(ranking: Ranking) -> Figure:
         around_us = [time * band for time, band in zip(times_us, bands, strict=True)]
         error = {"type": "data", "array": around_us, "color": color, "thickness": 1.5, "width": 4}
         texts = [_description(each, ranking) for each in choices]
-        trace = points(
+        trace = content.points(
             name, times_us, [_label(each) for each in choices], {"color": color, "size": 10}, texts
         )
         traces.append(trace | ({"error_x": error} if any(bands) else {}))
     traces = [trace for trace in traces if trace["x"]]
     axes = {"yaxis": {"categoryarray": [_label(each) for each in shown]}}
     words = {"count": len(shown), "reason": ranking.reason}
-    return figure("ranking", traces, axes, words, height_px=120 + 36 * len(shown), wide=True)
+    return content.figure("ranking", traces, axes, words, height_px=120 + 36 * len(shown), wide=True)
 
 
 def _label(choice: Choice) -> str:
@@ -94,7 +84,7 @@ def _label(choice: Choice) -> str:
     return f"{choice.rank}. {family} {tile}<br>{others}"
 
 
-def tile_map(ranking: Ranking) -> Figure:
+def tile_map(ranking: Ranking) -> content.Figure:
     """The fastest kernel of each tile and cluster: its time over the best one's, and its limiter as a dot."""
     fastest: dict[tuple[str, str], Choice] = {}
     for choice in ranking.choices:
@@ -111,7 +101,7 @@ def tile_map(ranking: Ranking) -> Figure:
         "min_width_px": 110 + 42 * len(tiles),
         "wide": True,
     }
-    return figure("tile_map", [_heat(cells, ranking), *_limiter_dots(cells)], axes, **size)
+    return content.figure("tile_map", [_heat(cells, ranking), *_limiter_dots(cells)], axes, **size)
 
 
 def _heat(cells: Cells, ranking: Ranking) -> dict[str, Any]:
@@ -121,7 +111,7 @@ def _heat(cells: Cells, ranking: Ranking) -> dict[str, Any]:
         return [[missing if choice is None else value(choice) for choice in row] for row in cells]
 
     return {
-        **SHOWN["traces"]["heat"],
+        **content.SHOWN["traces"]["heat"],
         "x": list(range(len(cells[0]))),
         "y": list(range(len(cells))),
         "z": grid(lambda choice: min(_slower(choice, ranking), 1.0)),
@@ -140,12 +130,12 @@ def _limiter_dots(cells: Cells) -> list[dict[str, Any]]:
     dots = []
     for code, limiter in enumerate(sorted(places)):
         columns, rows = zip(*places[limiter], strict=True)
-        color, line = COLORS[code % len(COLORS)], {"color": "@surface", "width": 1}
-        dots.append(points(limiter, columns, rows, {"color": color, "size": 7, "line": line}))
+        color, line = content.COLORS[code % len(content.COLORS)], {"color": "@surface", "width": 1}
+        dots.append(content.points(limiter, columns, rows, {"color": color, "size": 7, "line": line}))
     return dots
 
 
-def ranking_list(ranking: Ranking) -> Listing:
+def ranking_list(ranking: Ranking) -> content.Listing:
     """The fastest kernels as a table."""
     rows = []
     for choice in ranking.choices[:MOST_SHOWN]:
@@ -155,7 +145,7 @@ def ranking_list(ranking: Ranking) -> Listing:
         times = (f"{prediction.runtime_us:.4g}", band, speed, prediction.limiter)
         name, places = kernel_name(choice.candidate), (str(choice.rank), str(choice.tie_group))
         rows.append((name, *places, *times, f"{config.raster} {config.swizzle}"))
-    return Listing(**SHOWN["listings"]["ranking"], rows=rows)
+    return content.Listing(**content.SHOWN["listings"]["ranking"], rows=rows)
 
 
 def _extents(name: str) -> tuple[int, int]:
@@ -171,7 +161,8 @@ def _slower(choice: Choice, ranking: Ranking) -> float:
 
 def _description(choice: Choice, ranking: Ranking) -> str:
     prediction = choice.prediction
+    time = f"{number_text(prediction.runtime_us)} us {content.band_text(prediction)}"
     return (
-        f"<b>{kernel_name(choice.candidate)}</b><br>{number_text(prediction.runtime_us)} us {band_text(prediction)}<br>"
-        f"{_slower(choice, ranking):.1%} slower than the first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
+        f"<b>{kernel_name(choice.candidate)}</b><br>{time}<br>{_slower(choice, ranking):.1%} slower than the "
+        f"first<br>limited by {prediction.limiter}<br>rank {choice.rank}"
     )

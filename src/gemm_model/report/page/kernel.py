@@ -14,28 +14,17 @@ from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.explanation import Explanation, limits
+from gemm_model.report.page import content
 from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
-from gemm_model.report.page.content import (
-    COLORS,
-    SHOWN,
-    Fact,
-    Figure,
-    Listing,
-    Page,
-    band_text,
-    bars,
-    figure,
-    points,
-)
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
 
 
-def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
+def shape_page(ranking: Ranking, explanation: Explanation) -> content.Page:
     """The page of `explore`: a ranking of all kernels, and the explanation of its first."""
     problem, prediction = ranking.problem, explanation.prediction
-    return Page(
+    return content.Page(
         title=gemm_title(problem),
         subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
         f"{kernel_name(ranking.best.candidate)}",
@@ -46,37 +35,39 @@ def shape_page(ranking: Ranking, explanation: Explanation) -> Page:
     )
 
 
-def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, name: str) -> Page:
+def kernel_page(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec, name: str) -> content.Page:
     """The page of `explain`: one kernel, called `name`."""
     prediction, achieved = explanation.prediction, explanation.achieved
-    return Page(
+    return content.Page(
         title=gemm_title(problem),
         subtitle=name,
         facts=[
-            Fact("Predicted", f"{number_text(prediction.runtime_us)} us", band_text(prediction)),
-            Fact("Limited by", limits(explanation.limiter, explanation.ties)),
-            Fact("Speed", f"{achieved['tflop_per_s']:.4g}", "TFLOP/s"),
-            Fact("Of the roofline", f"{achieved['share_of_roofline']:.1%}"),
+            content.Fact(
+                "Predicted", f"{number_text(prediction.runtime_us)} us", content.band_text(prediction)
+            ),
+            content.Fact("Limited by", limits(explanation.limiter, explanation.ties)),
+            content.Fact("Speed", f"{achieved['tflop_per_s']:.4g}", "TFLOP/s"),
+            content.Fact("Of the roofline", f"{achieved['share_of_roofline']:.1%}"),
         ],
         figures=_of_kernel(problem, explanation, gpu),
         notes=prediction.caveats,
     )
 
 
-def difference_page(title: str, found: Difference, first: str, second: str) -> Page:
+def difference_page(title: str, found: Difference, first: str, second: str) -> content.Page:
     """The page of `explain --against`: two kernels, called `first` and `second`, in pictures and a table."""
     parts = {"setting": found.by_setting, "resource": found.by_resource}
     rows = [(by, name, f"{added_us:+.4g}") for by, name, added_us in found.rows]
-    return Page(
+    return content.Page(
         title=title,
         subtitle=f"where {signed_text(found.us)} us come from, between {first} and {second}",
         facts=[
-            Fact("First", f"{number_text(found.first_us)} us", first),
-            Fact("Second", f"{number_text(found.second_us)} us", second),
-            Fact("Difference", f"{found.us / found.first_us:+.1%}"),
+            content.Fact("First", f"{number_text(found.first_us)} us", first),
+            content.Fact("Second", f"{number_text(found.second_us)} us", second),
+            content.Fact("Difference", f"{found.us / found.first_us:+.1%}"),
         ],
         figures=[_steps(found, f"By {name}", added) for name, added in parts.items()],
-        listings=[Listing(**SHOWN["listings"]["difference"], rows=rows)],
+        listings=[content.Listing(**content.SHOWN["listings"]["difference"], rows=rows)],
     )
 
 
@@ -85,17 +76,17 @@ def gemm_title(problem: GemmProblem) -> str:
     return f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}"
 
 
-def _steps(found: Difference, title: str, added: Mapping[str, float]) -> Figure:
+def _steps(found: Difference, title: str, added: Mapping[str, float]) -> content.Figure:
     """From the first time to the second, what saves before what adds."""
     parts = sorted(added.items(), key=lambda part: part[1])
     ends_us = list(accumulate((added_us for _, added_us in parts), initial=found.first_us))
     shown = [("first kernel", found.first_us), *parts, ("second kernel", found.second_us)]
     texts = [(name, value_us, f"<b>{name}</b>: {number_text(value_us)} us") for name, value_us in shown]
     note = "From the time of the first kernel to that of the second, in us that add up."
-    return bars(title, note, "us", texts, [0.0, *ends_us[:-1], 0.0])
+    return content.bars(title, note, "us", texts, [0.0, *ends_us[:-1], 0.0])
 
 
-def _of_kernel(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> list[Figure]:
+def _of_kernel(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> list[content.Figure]:
     """What limits one kernel, what parts it from the peak, its roofs, what-ifs and waves."""
     return [
         mechanism_bars(explanation),
@@ -124,14 +115,14 @@ def level_roofs(
     return levels
 
 
-def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> Figure:
+def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec) -> content.Figure:
     """A roof for each level of memory, and the kernel under each at its own intensity."""
     peak, levels = gpu.flop_per_us(problem.math_kind), level_roofs(problem, explanation, gpu)
     speed = problem.flop / explanation.prediction.runtime_us
     corners = [x for _, bandwidth, intensity, _ in levels for x in (intensity, peak / bandwidth)]
     low, high = min(corners) / 4, max(corners) * 4
     traces: list[Mapping[str, Any]] = []
-    for color, (name, bandwidth, intensity, roof) in zip(COLORS, levels, strict=False):
+    for color, (name, bandwidth, intensity, roof) in zip(content.COLORS, levels, strict=False):
         text = (
             f"<b>{name}</b><br>{intensity:.4g} FLOP/B<br>roof {roof / 1e6:.4g} TFLOP/s<br>"
             f"the kernel: {speed / 1e6:.4g} TFLOP/s, {speed / roof:.0%} of it"
@@ -142,12 +133,12 @@ def level_roofline(problem: GemmProblem, explanation: Explanation, gpu: GpuSpec)
         label = f"{name}, {bandwidth / 1e6:.3g} TB/s"
         traces += [
             {"type": "scatter", **line, "hoverinfo": "skip", "showlegend": False},
-            points(label, [intensity], [speed / 1e6], marker, [text]),
+            content.points(label, [intensity], [speed / 1e6], marker, [text]),
         ]
-    return figure("roofline", traces, words={"peak": peak / 1e6})
+    return content.figure("roofline", traces, words={"peak": peak / 1e6})
 
 
-def what_if_bars(explanation: Explanation | AttentionExplanation) -> Figure:
+def what_if_bars(explanation: Explanation | AttentionExplanation) -> content.Figure:
     """Bars of the time saved by each what-if, best first."""
     shown = [
         (
@@ -158,10 +149,10 @@ def what_if_bars(explanation: Explanation | AttentionExplanation) -> Figure:
         for each in explanation.what_if
     ]
     note = "How much time each change would save, all else as it is."
-    return bars("What if", note, "time saved (%)", shown)
+    return content.bars("What if", note, "time saved (%)", shown)
 
 
-def mechanism_bars(explanation: Explanation) -> Figure:
+def mechanism_bars(explanation: Explanation) -> content.Figure:
     """What of 1 % more of each resource reaches the runtime; beside it the resource's time alone."""
     shown = [
         (
@@ -176,10 +167,10 @@ def mechanism_bars(explanation: Explanation) -> Figure:
         "What of a 1 % faster resource reaches the runtime: the shares add up to 1. Hover for its time as if it "
         f"were alone. A profiler would show how busy units are on average: {busy}."
     )
-    return bars("Limited by", note, "share of the runtime (%)", shown)
+    return content.bars("Limited by", note, "share of the runtime (%)", shown)
 
 
-def way_to_peak_bars(explanation: Explanation) -> Figure:
+def way_to_peak_bars(explanation: Explanation) -> content.Figure:
     """The steps from the roofline to the prediction, each where the one before ends."""
     shown = [
         (step.name, step.added_us, f"<b>{step.name}</b>: {signed_text(step.added_us)} us")
@@ -187,10 +178,10 @@ def way_to_peak_bars(explanation: Explanation) -> Figure:
     ]
     starts_us = [0.0, *accumulate(added_us for _, added_us, _ in shown[:-1])]
     note = "From the roofline to the predicted time: what each part adds, in us that add up."
-    return bars("Way to the peak", note, "us", shown, starts_us)
+    return content.bars("Way to the peak", note, "us", shown, starts_us)
 
 
-def wave_timeline(prediction: Prediction) -> Figure:
+def wave_timeline(prediction: Prediction) -> content.Figure:
     """The phases one after another; the longest is cut into its waves, as high as they fill the card."""
     longest = max(prediction.phases_us, key=lambda name: prediction.phases_us[name])
     # A negative residual is taken off the longest phase.
@@ -209,19 +200,22 @@ def wave_timeline(prediction: Prediction) -> Figure:
         start_us += duration_us
         traces.append(
             {
-                **SHOWN["traces"]["bars"],
+                **content.SHOWN["traces"]["bars"],
                 "name": words,
                 "x": [begin_us + length_us / 2 for begin_us in starts_us],
                 "width": [length_us] * len(fills),
                 "y": [100.0 * fill for fill in fills],
-                "marker": {"color": COLORS[code % len(COLORS)], "line": {"color": "@surface", "width": 1}},
+                "marker": {
+                    "color": content.COLORS[code % len(content.COLORS)],
+                    "line": {"color": "@surface", "width": 1},
+                },
                 "text": [
                     f"<b>{label}</b><br>{number_text(length_us)} us from {number_text(begin_us)} us"
                     for label, begin_us in zip(labels, starts_us, strict=True)
                 ],
             }
         )
-    return figure("waves", traces)
+    return content.figure("waves", traces)
 
 
 def _wave_fills(details: Mapping[str, float]) -> list[float]:
