@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gemm_model.config import read_toml
 from gemm_model.core.batch import BoolArray, GemmBatch, IntArray, numbers_of
 from gemm_model.core.dtypes import MATH_KINDS, kind_said
 from gemm_model.core.elementwise import (
@@ -365,18 +366,18 @@ def _words(k: _Kernels) -> dict[str, Any]:
         "no_room": _no_room(batch, gpu),
         "kernels": f"{family.name} kernels on {gpu.architecture}",
         "unknown_work": unknown_work(missing, family, gpu) if missing else "",
+        "quantized_columns": QUANTIZED_COLUMNS,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """`broken` marks the rows that break it; `words` are the sentence for one such row, `k`, by `_words`."""
+_Rule = Callable[[_Kernels], Flags]
+"""Marks the rows that break it."""
+SENTENCES: Mapping[str, str] = read_toml("refusals")
+"""Why a rule refuses one row, `k`, in the words of `_words`: by the rule's name."""
 
-    broken: Callable[[_Kernels], Flags]
-    words: str
 
-    def reason(self, one: _Kernels) -> str:
-        return self.words.format(k=one, **_words(one))
+def _reason(rule: _Rule, one: _Kernels) -> str:
+    return SENTENCES[rule.__name__.lstrip("_")].format(k=one, **_words(one))
 
 
 @cache
@@ -474,68 +475,42 @@ def _scaled_outputs_cut(k: _Kernels) -> Flags:
     return (kinds.quantized > 0.0) & negated(is_multiple(outputs, float(QUANTIZED_COLUMNS)))
 
 
-_RULES = (
-    _Rule(_type_missing, "{k.gpu.words} has no {math} math"),
-    _Rule(_bf16_missing, "{k.gpu.words} has no bf16 math"),
-    _Rule(
-        _mixed_widths,
-        "operands of {k.batch.a_bits:.0f} and {k.batch.b_bits:.0f} bits; {kernels} need equal widths",
-    ),
-    _Rule(_scales_missing, "block-scaled operands; {kernels} have no block scales"),
-    _Rule(_not_k_major, "operands of 8 bits or fewer must be K-major"),
-    _Rule(_schedule_missing, "schedule {schedule} does not exist for {kernels}; expected one of {schedules}"),
-    _Rule(
-        _cluster_wrong,
-        "cluster {cluster}; expected powers of two with a product of at most {k.largest_cluster} for {kernels}",
-    ),
-    _Rule(_pair_odd, "cluster {cluster}; a 2-CTA MMA needs an even cluster_m"),
-    _Rule(
-        lambda k: negated(k.family.resources.offers_tile(k.batch)),
-        "tile {tile} with schedule {schedule}{sums} is not one that {kernels} offer",
-    ),
-    _Rule(_mma_k_wrong, "cta_k {k.resources.cta_k:.0f} is not a multiple of the MMA instruction's K"),
-    _Rule(
-        _smem_exceeded,
-        "tile {tile} needs {k.resources.stage_bytes:.0f} bytes of shared memory a stage and "
-        "{k.resources.epilogue_bytes:.0f} for the epilogue; {smem} do not hold {ring_stages:.0f} stages",
-    ),
-    _Rule(
-        lambda k: k.resources.stages < k.fewest_stages,
-        "{k.resources.stages:.0f} stages; the pipeline needs at least {k.fewest_stages:.0f}",
-    ),
-    _Rule(lambda k: accumulators_exceed(k.batch, k.gpu), "{no_room}"),
-    _Rule(
-        _tmem_exceeded,
-        "tile {tile} needs {columns:.0f} tensor-memory columns; {k.gpu.name} has {k.gpu.tmem_columns}",
-    ),
-    _Rule(
-        lambda k: k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k),
-        "split_k {k.batch.split_k:.0f}; expected at most one for each k tile of {k.resources.cta_k:.0f}",
-    ),
-    _Rule(
-        lambda k: (not k.family.space.stream_k) & k.batch.stream_k,
-        "scheduler stream_k; {kernels} have static tiles and split_k alone",
-    ),
-    _Rule(_sums_missing, "slow fp8 sums; those of {kernels} stay in the accumulators: expected fast_accum"),
-    _Rule(_work_unknown, "{unknown_work}"),
-    _Rule(
-        _scaled_outputs_cut,
-        f"tile {{tile}} cuts outputs that are scaled together; expected {QUANTIZED_COLUMNS} columns of "
-        "output, or a multiple, in a tile",
-    ),
-    _Rule(
-        lambda k: k.batch.stream_k & (k.batch.split_k > 1.0),
-        "scheduler stream_k with split_k {k.batch.split_k:.0f}; expected 1",
-    ),
-)
-"""Rules without which a kernel does not exist or does not start."""
+def _tile_missing(k: _Kernels) -> Flags:
+    return negated(k.family.resources.offers_tile(k.batch))
 
-_SPILLS = _Rule(
-    lambda k: k.resources.spilled_registers > 0,
-    "tile {tile} needs {k.resources.accumulator_registers:.0f} accumulator registers a thread and "
-    "would spill {k.resources.spilled_registers:.0f} of them",
+
+def _stages_too_few(k: _Kernels) -> Flags:
+    return k.resources.stages < k.fewest_stages
+
+
+def _accumulators_exceed(k: _Kernels) -> Flags:
+    return accumulators_exceed(k.batch, k.gpu)
+
+
+def _split_too_deep(k: _Kernels) -> Flags:
+    return k.batch.split_k > deepest_split(k.batch.k, k.resources.cta_k)
+
+
+def _stream_k_missing(k: _Kernels) -> Flags:
+    return (not k.family.space.stream_k) & k.batch.stream_k
+
+
+def _stream_k_split(k: _Kernels) -> Flags:
+    return k.batch.stream_k & (k.batch.split_k > 1.0)
+
+
+def _spills(k: _Kernels) -> Flags:
+    return k.resources.spilled_registers > 0
+
+
+_RULES: tuple[_Rule, ...] = (
+    *(_type_missing, _bf16_missing, _mixed_widths, _scales_missing, _not_k_major, _schedule_missing),
+    *(_cluster_wrong, _pair_odd, _tile_missing, _mma_k_wrong, _smem_exceeded, _stages_too_few),
+    *(_accumulators_exceed, _tmem_exceeded, _split_too_deep, _stream_k_missing, _sums_missing),
+    *(_work_unknown, _scaled_outputs_cut, _stream_k_split),
 )
-"""Rules for a choice: a kernel that spills runs, but takes several times as long."""
+"""Rules without which a kernel does not exist or does not start. Beside them `check` refuses a kernel that spills: it
+runs, but takes several times as long."""
 
 
 def deepest_split(k: Values, cta_k: Values) -> Values:
@@ -583,7 +558,7 @@ def check(problem: GemmProblem, config: KernelConfig, gpu: GpuSpec) -> str | Non
     family = family_of(config.kernel, gpu)
     row = numbers_of(problem, config)
     kernels = _Kernels(row, gpu, family, resources_of(row, gpu, family))
-    return next((rule.reason(kernels) for rule in (*_RULES, _SPILLS) if rule.broken(kernels)), None)
+    return next((_reason(rule, kernels) for rule in (*_RULES, _spills) if rule(kernels)), None)
 
 
 def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, resources: Resources) -> None:
@@ -592,13 +567,13 @@ def refuse_impossible(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily, reso
     `resources` are the resources of the rows; the columns of both may be numbers.
     """
     kernels = _Kernels(batch, gpu, family, resources)
-    broken = [marks for rule in _RULES if any_of(marks := rule.broken(kernels))]
+    broken = [marks for rule in _RULES if any_of(marks := rule(kernels))]
     if not broken:
         return
     rows = np.flatnonzero(np.logical_or.reduce(np.broadcast_arrays(*broken, batch.m)[:-1]))
     row = int(rows[0])
     one = _Kernels(_row_of(batch, row), gpu, family, _row(resources, row))
-    reason = next(rule.reason(one) for rule in _RULES if rule.broken(one))
+    reason = next(_reason(rule, one) for rule in _RULES if rule(one))
     raise RefusedKernelError(rows.tolist(), reason)
 
 
@@ -625,12 +600,12 @@ def feasible_mask(batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolA
     """Mask of the rows of a family's kernels worth running on the GPU: those that can run and do not
     spill.
     """
-    return _unbroken((*_RULES, _SPILLS), batch, gpu, family)
+    return _unbroken((*_RULES, _spills), batch, gpu, family)
 
 
 def _unbroken(rules: Sequence[_Rule], batch: GemmBatch, gpu: GpuSpec, family: KernelFamily) -> BoolArray:
     kernels = _Kernels(batch, gpu, family, resources_of(batch, gpu, family))
     mask = np.ones(len(batch), dtype=bool)
     for rule in rules:
-        mask &= negated(rule.broken(kernels))
+        mask &= negated(rule(kernels))
     return mask
