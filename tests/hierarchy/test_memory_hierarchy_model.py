@@ -13,10 +13,11 @@ from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
 from gemm_model.hierarchy.plots import plot_roofline
-from gemm_model.hierarchy.roofline import byte_intensity, elements_intensity, ridge_fma_per_byte
+from gemm_model.hierarchy.roofline import ridge_fma_per_byte
 from gemm_model.hierarchy.solve import solve
 from gemm_model.hierarchy.variants import bank_conflicts, exchange_clk, variant
 from gemm_model.models import create_model, model_for
+from tests.conftest import ROOT
 
 H200 = load_gpu("h200")
 
@@ -134,16 +135,10 @@ def test_sparsity_doubles_the_rate_and_halves_the_bytes_of_a():
     assert sparse.b_bytes == 2.0
 
 
-@pytest.mark.parametrize("words", ["compression 0.5", "sparsity 4:2", "sparsity 0:4", "speed 2"])
-def test_changes_that_make_no_machine_are_refused(words):
-    with pytest.raises(InputError, match="expected 'compression 1.5'"):
-        variant(MACHINE, words)
-
-
-@pytest.mark.parametrize(("row_bytes", "clocks"), [(128, 32), (132, 1), (136, 2), (64, 16), (4, 1)])
-def test_rows_a_word_longer_have_no_bank_conflicts(row_bytes, clocks):
-    banks = [row * row_bytes // 4 % 32 for row in range(32)]
-    assert bank_conflicts(row_bytes) == clocks == max(banks.count(bank) for bank in banks)
+def test_rows_a_word_longer_have_no_bank_conflicts():
+    for row_bytes, clocks in ((128, 32), (132, 1), (136, 2), (64, 16), (4, 1)):
+        banks = [row * row_bytes // 4 % 32 for row in range(32)]
+        assert bank_conflicts(row_bytes) == clocks == max(banks.count(bank) for bank in banks)
 
 
 def test_partial_sums_cost_less_through_a_cluster_than_through_l2():
@@ -178,10 +173,13 @@ def test_ridge_of_4_8_fma_per_byte(a100):
     assert ridge_fma_per_byte(a100) == pytest.approx(64 / 13.39, rel=1e-3)
 
 
-def test_intensity_of_4096_cubed_per_element_and_per_byte():
-    # 4096^3 FMAs over 3 x 4096^2 elements is 4096 / 3; each element is 4 bytes.
-    assert elements_intensity(4096, 4096, 4096) == pytest.approx(4096 / 3)
-    assert byte_intensity(4096, 4096, 4096, 4, 4, 4) == pytest.approx(4096 / 12)
+def test_the_rates_on_the_page_are_the_machines(a100):
+    page = (ROOT / "docs/models/throughput-matching.md").read_text()
+    machines = [a100, machine_of(H200, datapath_of(H200, "cuda_cores", "fp32"))]
+    for name, row in {"dram": "DRAM, required amplification", "l2": "L2 (share of an SM)"}.items():
+        rates = [(each.level(name).bytes_per_clk, each.datapath.demand_bytes_per_clk) for each in machines]
+        told = " | ".join(f"{rate:.1f} B/clk, {demand / rate:.0f}" for rate, demand in rates)
+        assert f"| {row} | {told} |" in page
 
 
 def blocking(side, thread):

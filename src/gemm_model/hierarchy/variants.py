@@ -65,10 +65,10 @@ def exchange_clk(machine: Machine, blocking: Blocking, k: int, parts: int) -> di
     Raises InputError for a card whose L2 rates are not known.
     """
     l2, path, tile = machine.level("l2"), machine.datapath, blocking.cta_m * blocking.cta_n
-    if l2.bytes_per_clk is None or l2.port_bytes_per_clk is None or not 1 <= parts <= k:
-        raise InputError(
-            f"{parts} parts of k {k} on {machine.gpu.name}; expected 1 to k, and known rates of L2"
-        )
+    most = min(k, machine.gpu.max_cluster_size)
+    if l2.bytes_per_clk is None or l2.port_bytes_per_clk is None or not 1 <= parts <= most:
+        told = f"{parts} parts of k {k} on {machine.gpu.name}"
+        raise InputError(f"{told}; expected 1 to {most}, as clusters have, and known rates of L2")
     moved = tile * path.acc_bytes * (parts - 1) / parts
     through = {"dsmem": moved / l2.port_bytes_per_clk, "l2": 2.0 * moved / l2.bytes_per_clk}
     return {"math": tile * (k / parts) / path.fma_per_clk, **through}
