@@ -13,7 +13,6 @@ from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match
 from gemm_model.hierarchy.model import runtime_parameters
 from gemm_model.hierarchy.plots import plot_roofline
-from gemm_model.hierarchy.roofline import ridge_fma_per_byte
 from gemm_model.hierarchy.solve import solve
 from gemm_model.hierarchy.variants import bank_conflicts, exchange_clk, variant
 from gemm_model.models import create_model, model_for
@@ -167,10 +166,6 @@ def test_dram_share_of_one_a100_sm(a100):
 def test_cuda_cores_demand_512_bytes_a_clock_4_times_shared_memory_s_and_38_times_dram_s(a100):
     assert a100.datapath.demand_bytes_per_clk == 64 * 2 * 4 == 4 * a100.level("smem").bytes_per_clk
     assert round(512 / a100.level("dram").bytes_per_clk) == 38
-
-
-def test_ridge_of_4_8_fma_per_byte(a100):
-    assert ridge_fma_per_byte(a100) == pytest.approx(64 / 13.39, rel=1e-3)
 
 
 def test_the_rates_on_the_page_are_the_machines(a100):

@@ -17,6 +17,7 @@ from gemm_model.serving.choose import choose_layers
 from gemm_model.serving.frameworks import framework_of
 from gemm_model.serving.layers import Parallelism, moe_cells
 from gemm_model.serving.planner_tables import power_law_rows, products_of
+from gemm_model.tables.schema import understood
 from gemm_model.tables.table import batch_from_frame
 
 SIZES = "m,n,k\n16,4096,4096\n2048,4096,4096\n8192,8192,8192\n"
@@ -40,7 +41,7 @@ def test_a_system_and_its_table_of_gemms_are_written(tmp_path):
     # The last 36 of 72 calls are timed; the clock falls after 66 ms.
     part = (72 - 66e3 / late[0]) / 36
     assert 0.0 < part < 1.0
-    found = table[table["gemm_dtype"] == "bfloat16"]["latency"] * 1e3
+    found = understood(table[table["gemm_dtype"] == "bfloat16"])["runtime_us"]
     assert found.iloc[0] == pytest.approx(call_us(GemmProblem.of(16, 4096, 4096), "graph"), rel=1e-6)
     assert found.iloc[2] == pytest.approx(late[0] + part * (late[1] - late[0]), rel=1e-6)
     # fp8: 16 x 4096 activations are read in 16 bits and written in 8, by a kernel of 1.5 us.

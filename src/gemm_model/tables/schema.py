@@ -53,6 +53,8 @@ def understood(frame: pd.DataFrame, also: Collection[str] = ()) -> pd.DataFrame:
     a misspelt one, where two columns say the same thing differently, and for a regime or state of L2 that is
     none.
     """
+    if {"gemm_dtype", "latency"} <= set(frame):  # aiconfigurator's, in ms
+        frame = frame.rename(columns={"latency": "latency_ms", "device": "gpu"})
     if not frame.columns.is_unique:
         name = frame.columns[frame.columns.duplicated()][0]
         raise InputError(f"{table_name(frame)}: column {name!r} appears twice; expected each name once")
