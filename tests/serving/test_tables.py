@@ -1,18 +1,22 @@
 """Tables with a column `tokens` in predict and rank."""
 
 import json
-import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from gemm_model.core.gpu import load_gpu
-from gemm_model.errors import InputError
+from gemm_model.serving import planner_tables
+from gemm_model.serving.layers import MoeCell
 from gemm_model.serving.problem import ServedProduct
 from gemm_model.serving.residual import predicted
 from gemm_model.serving.routing import row_tiles
 from gemm_model.serving.tile_config import TileConfig, TileGrid
+from tests.cases import calls, cases
+
+test_calls = calls(__file__)
 
 EXPERTS = ServedProduct(tokens=64, n=1536, k=2048, experts=128, topk=8)
 DENSE = ServedProduct(tokens=512, n=2112, k=7168, in_dtype="e4m3", scaling="block128x128")
@@ -123,18 +127,6 @@ def experts(tokens, count=8, topk=2, total=0):
     return ServedProduct(tokens=tokens, n=256, k=256, experts=count, topk=topk, experts_total=total)
 
 
-def test_a_dense_layer_has_whole_tiles():
-    found = row_tiles(ServedProduct(tokens=65, n=256, k=256), 64)
-    assert (found.tiles, found.active_experts, found.launched) == (2.0, 1.0, 2.0)
-
-
-def test_expected_tiles_of_two_tokens_by_hand():
-    # Each token takes 1 of 2 experts: both meet in one expert half of the time, so 1.5 experts have rows.
-    found = row_tiles(experts(2, count=2, topk=1), 16)
-    assert found.tiles == pytest.approx(1.5)
-    assert found.active_experts == pytest.approx(1.5)
-
-
 def test_expected_tiles_agree_with_random_routings():
     random = np.random.default_rng(1)
     counts = []
@@ -145,15 +137,6 @@ def test_expected_tiles_agree_with_random_routings():
     assert row_tiles(experts(96), 16).tiles == pytest.approx(tiles, rel=0.01)
 
 
-def test_a_histogram_is_counted_as_it_is():
-    found = row_tiles(experts(20, count=4, topk=2), 16, [17, 0, 16, 7])
-    assert found.tiles == 2 + 0 + 1 + 1
-    assert found.active_experts == 3
-    for wrong in ([17, 0, 16], [20, 20, 1, -1]):
-        with pytest.raises(InputError, match="expected rows of each of 4"):
-            row_tiles(experts(20, count=4, topk=2), 16, wrong)
-
-
 def test_skew_leaves_experts_out_and_balance_leaves_none():
     tokens = experts(64, count=64, topk=2)
     skewed, uniform, balanced = (row_tiles(tokens, 16, each) for each in ("zipf:1.5", "uniform", "balanced"))
@@ -161,17 +144,11 @@ def test_skew_leaves_experts_out_and_balance_leaves_none():
     assert row_tiles(tokens, 16, "zipf:1.5:worst").tiles > skewed.tiles
 
 
-def test_half_of_the_experts_get_half_of_the_rows():
-    assert experts(512, count=4, total=8).rows == 512 * 2 / 2
-    here, all_of_them = row_tiles(experts(512, count=4, total=8), 64), row_tiles(experts(512), 64)
-    assert here.tiles == pytest.approx(all_of_them.tiles / 2)
-
-
-def test_few_pairs_get_a_tile_each_as_vllm_gives_them():
-    found = row_tiles(experts(4, count=128, topk=8), 64)
-    assert found.tiles == found.launched == 32
-
-
-def test_the_launcher_allows_for_one_row_in_a_tile_of_each_expert():
-    # vLLM: pairs + experts x (rows of a tile - 1), in whole tiles.
-    assert row_tiles(experts(512), 128).launched == math.ceil((512 * 2 + 8 * 127) / 128)
+@pytest.mark.parametrize(*cases(__file__, "test_a_layer_of_experts_by_hand"))
+def test_a_layer_of_experts_by_hand(monkeypatch, tensor, cell, tokens, name, latency_ms):
+    """Products take 10 us as chosen and 20 as by default; DRAM moves 1,000,000 bytes a us."""
+    times = SimpleNamespace(predicted_us=10.0, default_us=20.0)
+    monkeypatch.setattr(planner_tables, "choose_layers", lambda *_: [times])
+    gpu = SimpleNamespace(dram_read_bytes_per_us=1e6)
+    row = planner_tables._experts_row(tensor, MoeCell(**cell), gpu, tokens, name)
+    assert row["latency"] == pytest.approx(latency_ms, rel=1e-9)
