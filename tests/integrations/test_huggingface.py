@@ -31,6 +31,7 @@ def test_experts():
     assert shapes.experts == Experts(count=128, top_k=8, size=768, shared_size=0)
     assert (shapes.moe_layers, shapes.dense_layers, shapes.windowed_layers) == (48, 0, 0)
     every_other = shapes_of({**CONFIGS["qwen_3_30b"], "decoder_sparse_step": 2, "mlp_only_layers": [1, 3]})
+    assert shapes_of({**CONFIGS["qwen_3_30b"], "num_experts": 1}).experts is None
     assert every_other.moe_layers == 22  # layers 1, 3, 5, ... 47 without the first two
 
 

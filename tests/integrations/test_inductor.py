@@ -28,6 +28,9 @@ import gemm_model
 from gemm_model.errors import InputError
 from gemm_model.integrations import inductor, inductor_autoload
 from gemm_model.integrations.inductor import ModelChoices, Way, WayTimes, install, problem_of
+from tests.cases import calls
+
+test_calls = calls(__file__)
 
 TEMPLATES = [aten_mm, mm_template, decompose_k_subgraph_template]
 
@@ -97,6 +100,7 @@ def test_a_long_k_of_few_outputs_is_split_and_a_short_one_is_not():
 def test_an_addmm_that_comes_in_two_calls_gets_one_choice_in_all(monkeypatch):
     monkeypatch.setattr("torch._inductor.utils.is_big_gpu", lambda *_: True)
     inputs = biased(512, 11008, 4096)
+    assert problem_of(inputs, "addmm").epilogue.words == ("bias_n",)
     choices = ModelChoices(gpu="h200")()
     library = kept(choices, inputs, [aten_addmm, aten_bias_addmm], "addmm")
     triton = kept(choices, inputs, [mm_template], "addmm")
