@@ -10,7 +10,7 @@ from gemm_model import InputError, KernelConfig
 from gemm_model.bench import absent
 from gemm_model.bench.device import Timing, TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
-from gemm_model.bench.row_log import RowLog, command_line
+from gemm_model.bench.row_log import RowLog, command_line, header, line_of
 from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
 from gemm_model.bench.sweep import (
     ConfigFilter,
@@ -193,9 +193,28 @@ def test_one_table_has_one_writer(tmp_path):
     log = RowLog.create(tmp_path / "t.csv", ("m",))
     log.extend(["64\n"])
     with pytest.raises(InputError, match="another run is writing into"):
-        RowLog.resume(tmp_path / "t.csv", ("m",), [])
+        RowLog.resumed(tmp_path / "t.csv", ("m",), []).__enter__()
     log.close()
     assert (tmp_path / "t.csv").read_text() == "m\n64\n"
+
+
+def test_a_table_goes_on_where_its_rows_are_those_of_the_sweep(tmp_path):
+    config, path = KernelConfig(cta_m=128, cta_n=128), tmp_path / "t.csv"
+    rows = [Row(kernel="quack", problem=GemmProblem.of(m, 64, 64), config=config) for m in (64, 128)]
+    columns = ("order", *rows[0].columns())
+    first, other = (line_of(columns, {**row.columns(), "order": place}) for place, row in enumerate(rows))
+    path.write_text(header(columns) + other + first[:9])
+    with RowLog.resumed(path, columns, rows) as (_, done):
+        assert (done, path.read_text()) == ({1}, header(columns) + other)
+    path.write_text("")
+    with RowLog.resumed(path, columns, rows):
+        assert path.read_text() == header(columns)
+    for line, said in ((f"2{other[1:]}", "row 2 is not that"), (f"0{other[1:]}", "row 0 is not that")):
+        path.write_text(header(columns) + line)
+        with pytest.raises(InputError, match=said), RowLog.resumed(path, columns, rows):
+            pass
+    with pytest.raises(InputError, match="its columns"), RowLog.resumed(path, columns[:-1], rows):
+        pass
 
 
 def test_a_new_table_has_the_umask_s_permissions(tmp_path):

@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow", reason="the extra gemm-model[fleet] is not instal
 
 from gemm_model.bench.provider import load_provider
 from gemm_model.bench.row_log import line_of
-from gemm_model.bench.runner import CardReply, RunOptions, Sweep, cut, remarks_on
+from gemm_model.bench.runner import CardReply, RunOptions, Sweep, cut
 from gemm_model.bench.sweep import ConfigFilter, arranged, digest, rows_of_problems
 from gemm_model.core.problem import GemmProblem
 from gemm_model.dataset.storage import DataSet
@@ -595,23 +595,6 @@ def test_the_scheduler_is_killed_and_the_run_resumed_on_another_cluster(
     assert sorted(table["order"]) == list(range(32))
     assert len(DataSet(tmp_path / "set").runs()) == 1
     assert set(kept["order"]) <= set(table["order"])
-
-
-def test_a_card_that_drifts_or_differs_is_remarked():
-    """Medians of the cards: 10.025, 10.1, 11, 8.5 and 10, so 10.025 in the middle."""
-    readings = {
-        "steady": [{"runtime_us": 10.0}, {"runtime_us": 10.05}],
-        "drifting": [{"runtime_us": 10.0}, {"runtime_us": 10.2}],
-        "slow": [{"runtime_us": 11.0}, {"runtime_us": 11.0}],
-        "both": [{"runtime_us": 9.0}, {"runtime_us": 8.0}],
-        "other": [{"runtime_us": 10.0}],
-    }
-    assert remarks_on(readings) == {
-        "drifting": "sentinel drifted by 2.0%",
-        "slow": "sentinel +9.7% from the other cards",
-        "both": "sentinel drifted by 12.5%; sentinel -15.2% from the other cards",
-    }
-    assert remarks_on({}) == {}
 
 
 def test_rows_are_cut_by_family_and_whole_shapes():

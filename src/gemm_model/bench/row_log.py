@@ -99,8 +99,7 @@ class KeptTable:
         for name, value in own.items():
             if known.get(name) != value:
                 raise InputError(f"{path}: {name} is {known.get(name)}, here it is {value}; cannot resume")
-        log, self.done = RowLog.resume(self.path, self.columns, self._rows)
-        with closing(log) as self._log:
+        with RowLog.resumed(self.path, self.columns, self._rows) as (self._log, self.done):
             self.note(gone_on_with({**known, "sentinel": {own["gpu_uuid"]: known["sentinel"]}}), {})
             yield self
 
@@ -149,7 +148,10 @@ class RowLog:
         return log
 
     @classmethod
-    def resume(cls, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> tuple[RowLog, set[int]]:
+    @contextmanager
+    def resumed(
+        cls, path: Path, columns: Sequence[str], rows: Sequence[Row]
+    ) -> Iterator[tuple[RowLog, set[int]]]:
         """The table to resume and the positions of its rows in the sweep; a torn last line is cut off.
 
         Raises InputError if its rows are not rows of this sweep.
@@ -161,23 +163,23 @@ class RowLog:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); expected a table to resume"
             ) from None
-        log = cls(path, descriptor)
-        whole = whole_lines(data)
-        os.ftruncate(descriptor, len(whole))
-        lines = csv.DictReader(io.StringIO(whole.decode("utf-8", errors="replace")))
-        if lines.fieldnames is None:
-            log.extend([header(columns)])
-        elif tuple(lines.fieldnames) != tuple(columns):
-            raise InputError(
-                f"{path}: its columns are not those of this benchmark; expected a table to resume"
-            )
-        done = set()
-        for cells in lines:
-            place = int(cells["order"]) if cells["order"].isdecimal() else len(rows)
-            if place >= len(rows) or not _same(cells, rows[place]):
-                raise InputError(f"{path}: row {cells['order']} is not that of this sweep; cannot resume")
-            done.add(place)
-        return log, done
+        with closing(cls(path, descriptor)) as log:
+            whole = whole_lines(data)
+            os.ftruncate(descriptor, len(whole))
+            lines = csv.DictReader(io.StringIO(whole.decode("utf-8", errors="replace")))
+            if lines.fieldnames is None:
+                log.extend([header(columns)])
+            elif tuple(lines.fieldnames) != tuple(columns):
+                raise InputError(
+                    f"{path}: its columns are not those of this benchmark; expected a table to resume"
+                )
+            done = set()
+            for cells in lines:
+                place = int(cells["order"]) if cells["order"].isdecimal() else len(rows)
+                if place >= len(rows) or not _same(cells, rows[place]):
+                    raise InputError(f"{path}: row {cells['order']} is not that of this sweep; cannot resume")
+                done.add(place)
+            yield log, done
 
     def extend(self, lines: Iterable[str]) -> None:
         """Add lines from `line_of`, all or none. Raises InputError if the disk is full."""

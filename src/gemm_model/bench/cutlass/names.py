@@ -37,7 +37,7 @@ def cutlass_cells(name: str) -> dict[str, Any]:
         **{"cta_m": cta_m, "cta_n": cta_n, "cta_k": cta_k, "mma_m": cta_m, "mma_n": cta_n},
         **{"cluster_m": int(cluster_m), "cluster_n": int(cluster_n), "stages": int(stages)},
         "schedule": "pingpong" if "pingpong" in words else "cooperative",
-        "fast_accum": "fastaccum" in words or "fp8_fastaccum" in name,
+        "fast_accum": "fastaccum" in words,
         "scheduler": "static",
     }
 
