@@ -259,6 +259,11 @@ def test_the_cluster_is_looked_at_now_and_then(monkeypatch):
     stream._look()
     with pytest.raises(PartialResultError, match="no worker offers gpu any more"):
         stream._look()
+    other, client.status = Stream(client, str, "gpu"), "closed"
+    other._looked = 1300.0
+    now.append(1300.1)
+    with pytest.raises(PartialResultError, match="the scheduler is lost"):
+        other._look()
 
 
 def test_few_results_are_gathered_at_once(monkeypatch):
@@ -463,7 +468,7 @@ def test_rows_are_parts_of_their_run_once_there_are_enough(tmp_path, monkeypatch
         assert [part.number for part in kept.record.parts] == [0, 1, 2]
         assert set(kept.done) == {0, 1, 2, 3, 4}
         kept.extend({5: line(5)})
-    assert [part.number for part in dataset.runs()[0].parts] == [0, 1, 2, 3]
+    assert ([part.number for part in dataset.runs()[0].parts], folder.exists()) == ([0, 1, 2, 3], False)
     assert dataset.read()["m"].tolist() == [*range(6)]
 
 

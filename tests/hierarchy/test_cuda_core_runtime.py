@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from gemm_model import InputError, KernelConfig, load_gpu
 from gemm_model.bench.simt.ladder import LADDER, RUNGS, SimtKernel, kernel_of
 from gemm_model.bench.simt.measurements import read_measurements
-from gemm_model.hierarchy.blocking import Blocking, footprint
-from gemm_model.hierarchy.cuda_core_runtime import RuntimeParameters, runtime, throughput, tile_clocks
-from gemm_model.hierarchy.instructions import operand_wavefronts, work_per_k
+from gemm_model.hierarchy.blocking import footprint
+from gemm_model.hierarchy.cuda_core_runtime import runtime, throughput, tile_clocks
 from gemm_model.hierarchy.ladder_report import by_rung, compared, predicted
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.model import runtime_parameters
@@ -38,30 +37,6 @@ def test_throughput_stays_under_both_bounds_and_grows(busy, wait, customers):
     rate = throughput(busy, wait, customers)
     assert rate <= min(1 / busy, customers / (busy + wait)) * (1 + 1e-9)
     assert throughput(busy, wait, customers + 1) >= rate * (1 - 1e-9)
-
-
-def test_wavefronts_counted_by_hand():
-    naive = Blocking(
-        cta_m=32, cta_n=32, cta_k=1, warp_m=4, warp_n=8, thread_m=1, thread_n=1, stages=0, vector=1
-    )
-    assert operand_wavefronts(naive) == 4 + 8
-    scalar = Blocking(
-        cta_m=64, cta_n=64, cta_k=16, warp_m=16, warp_n=32, thread_m=4, thread_n=4, stages=1, vector=1
-    )
-    assert operand_wavefronts(scalar) == 4 + 4
-    wide = Blocking(cta_m=128, cta_n=128, cta_k=16, warp_m=32, warp_n=64, thread_m=8, thread_n=8)
-    assert operand_wavefronts(wide) == 4 * 2
-    row_by_row = replace(wide, warp_m=64, warp_n=32, interleaved=False)
-    assert operand_wavefronts(row_by_row) == 2 * 2 + 2 * 4
-
-
-def test_instructions_counted_by_hand():
-    tile = Blocking(cta_m=128, cta_n=128, cta_k=16, warp_m=32, warp_n=64, thread_m=8, thread_n=8)
-    work = work_per_k(tile)
-    # 8 warps: 64 FMAs and 4 loads each; 256 words copied a step of k, 8 warps' worth of lanes.
-    assert work.fma_instructions == 8 * 64
-    assert work.instructions == pytest.approx(8 * 68 + 8 * (1 + 1.6) + 20 * 8 / 16)
-    assert work.l2_bytes == 4 * 256
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +124,6 @@ def test_few_warps_cannot_fill_the_schedulers():
     assert ragged.fraction_of_peak < 0.85 * even.fraction_of_peak
 
 
-def test_bad_parameters_are_refused():
-    with pytest.raises(InputError, match="issue_efficiency is 1.2"):
-        RuntimeParameters(issue_efficiency=1.2, load_latency_clk=1, barrier_clk=1, overlap_exponent=2)
-    with pytest.raises(InputError, match="overlap_exponent is 'x'"):
-        RuntimeParameters(issue_efficiency=0.9, load_latency_clk=1, barrier_clk=1, overlap_exponent="x")
-
-
 WARP = 32
 
 
@@ -182,13 +150,6 @@ def test_staged_kernels_fit_the_h200():
         assert taken.threads == kernel.threads
         # Padding: 4 words for each row of a buffer (one row for each k).
         assert kernel.dynamic_smem_bytes <= taken.smem_bytes + 32 * kernel.stages * kernel.cta_k
-
-
-def test_template_arguments():
-    kernel = next(k for k in LADDER if k.name == "pipelined_128x256x32_t8x16_w4x8i_s2")
-    assert kernel.expression == "pipelined<128, 256, 32, 8, 16, 4, 4, 2, 1, true>"
-    naive = next(k for k in LADDER if k.name == "naive_32x32_t1x1_w4x8")
-    assert naive.expression == "naive<32, 32, 4>"
 
 
 def test_bad_kernels_are_refused():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_model import InputError, load_gpu
-from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, instruction_tile, parse_tiles
+from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
 from gemm_model.hierarchy.matching import Grid, match, multicast, output_bytes_per_fma, resident_grid, tiling
 from gemm_model.hierarchy.roofline import roofs
@@ -139,18 +139,6 @@ def test_sums_of_tensor_cores_take_the_registers_of_warpgroups():
 def test_tiles_that_do_not_nest_are_refused(changes, part):
     with pytest.raises(InputError, match=part):
         tile(**changes)
-
-
-def test_instruction_tiles_of_the_architectures():
-    assert instruction_tile("sm90", 128, 256) == (64, 256)
-    assert instruction_tile("sm100", 128, 256) == (128, 256)
-    assert instruction_tile("sm80", 128, 128) == (64, 64)
-
-
-def test_missing_tiles_take_the_usual_choice():
-    found = blocking_of(parse_tiles(["thread:8x16"]), H200, FP32_DATAPATH, 2)
-    assert (found.warp_m, found.warp_n) == (32, 128)
-    assert (found.cta_m, found.cta_n, found.cta_k) == (128, 256, 16)
 
 
 EXTENTS = st.integers(1, 512)
