@@ -103,7 +103,7 @@ def predict_table(
         schema.require_card(frame, card)
     rows, notes = table.usable_rows(frame, needs_tile=needs_tile)
     frame, disposition = table.dispositions(frame, needs_tile=needs_tile)
-    otherwise = table.measured_otherwise(rows, regime)
+    otherwise = [*table.measured_otherwise(rows, regime), *schema.card_notes(frame, card)]
     prediction, disposition, refused = table.predict_usable(frame, disposition, predict_rows)
     result = table.with_prediction(frame, prediction, disposition)
     result.attrs["notes"] = [*notes, *refused, *otherwise, *prediction.caveats]

@@ -177,7 +177,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     """The table of --input, with the type of --dtype if it has none; its card is the one to rank for."""
-    from gemm_model.tables.schema import KERNEL_COLUMNS, card_named, cards_of, understood
+    from gemm_model.tables.schema import KERNEL_COLUMNS, card_notes, understood
     from gemm_model.tables.table import gemms_of, read_table
 
     weight = getattr(args, "weight", None)
@@ -191,8 +191,7 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     gpu, notes = settings(args).gpu, frame.attrs.setdefault("notes", [])
     if unread := [name for name in KERNEL_COLUMNS if name in frame and frame[name].ne("").any()]:
         notes.append(f"kernels are chosen anew, whatever the table says: {', '.join(unread)}")
-    if others := [name for name in cards_of(frame) if card_named(name) != gpu.name]:
-        notes.append(f"rows of {', '.join(others)}: answered for {gpu.name}, as asked")
+    notes += card_notes(frame, gpu)
     if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
         regimes = {regime_name(str(word)) for word in frame["regime"] if word}
         args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")

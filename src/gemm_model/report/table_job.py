@@ -29,7 +29,7 @@ from gemm_model.report.document import json_text
 from gemm_model.report.progress import Progress
 from gemm_model.tables import attention
 from gemm_model.tables import table as tables
-from gemm_model.tables.schema import require_card
+from gemm_model.tables.schema import card_notes, require_card
 
 FITTED_ROWS = CALIBRATION_DIR / "fitted_rows.npz"
 """Differences between the codes (`row_codes`), in order, of the rows that each calibration is fitted to."""
@@ -153,6 +153,7 @@ def _predicted(
         bar.close()
     rows = tables.with_prediction(table.assign(**_place(table, chosen, tell_regime)), prediction, disposition)
     otherwise = [] if of_attention else tables.measured_otherwise(frame, model.regime)
+    otherwise += card_notes(table, chosen.gpu)
     return rows, prediction, [*notes, *refused, *otherwise, *prediction.caveats]
 
 

@@ -157,6 +157,13 @@ def require_card(frame: pd.DataFrame, gpu: GpuSpec) -> None:
         )
 
 
+def card_notes(frame: pd.DataFrame, gpu: GpuSpec) -> list[str]:
+    """A sentence on rows that name another card than `gpu`."""
+    known = {**_cards_by_name(), **dict.fromkeys(gpu.device_names, gpu.name)}
+    others = [name for name in cards_of(frame) if known.get(name, name.lower()) != gpu.name]
+    return [f"rows of {', '.join(others)}: answered for {gpu.name}, as asked"] if others else []
+
+
 def rows_words(count: int) -> str:
     return f"{count} row" if count == 1 else f"{count} rows"
 
