@@ -5,13 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from gemm_model import GemmProblem, KernelConfig, Prediction, Ranker
+from gemm_model import GemmProblem, Prediction, Ranker
 from gemm_model.choice import fastest as search
 from gemm_model.choice.fastest import _fastest_of, _tied_or_next, tie_groups
-from gemm_model.choice.selection import Choice, without_twins
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.prediction import LeastTimes
-from gemm_model.kernels.candidates import Candidate
 from tests.kernel_model.test_least_time import problems
 
 BAND = 0.05
@@ -77,51 +75,6 @@ def test_times_that_matter_end_at_the_band_or_at_the_next_time():
     bands = np.array([0.05, 0.9, 0.9])
     assert _tied_or_next(np.array([10.0, 10.2, 20.0]), bands) == pytest.approx(10.5)
     assert _tied_or_next(np.array([10.0, 10.0, 15.0]), bands) == pytest.approx(15.0)
-
-
-def choice(place, time_us, swap_ab, tile=(128, 256), cluster=(2, 1), **config):
-    sizes = {"cta_m": tile[0], "cta_n": tile[1], "cluster_m": cluster[0], "cluster_n": cluster[1]}
-    candidate = Candidate(config=KernelConfig(**sizes, **config), swap_ab=swap_ab)
-    return Choice(rank=place, candidate=candidate, prediction=prediction(time_us), tie_group=1)
-
-
-def kept(choices, count=8):
-    return [(kept.rank, with_twin) for kept, with_twin in without_twins(choices, count)]
-
-
-def test_of_twins_that_take_as_long_the_unswapped_stays():
-    assert kept([choice(1, 10.0, True), choice(2, 10.0, False)]) == [(2, True)]
-    assert kept([choice(1, 10.0, False), choice(2, 10.0, True)]) == [(1, True)]
-    # 0.05 % more: still one choice, the faster one.
-    assert kept([choice(1, 10.0, True), choice(2, 10.005, False)]) == [(1, True)]
-
-
-def test_a_twin_may_have_its_tile_and_cluster_mirrored():
-    mirrored = choice(2, 10.0, True, tile=(256, 128), cluster=(1, 2))
-    assert kept([choice(1, 10.0, False), mirrored]) == [(1, True)]
-    turned = choice(2, 10.0, True, tile=(256, 128), cluster=(2, 1))
-    assert kept([choice(1, 10.0, False), turned]) == [(1, False), (2, False)]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        choice(2, 10.0, False),
-        choice(2, 10.02, True),
-        choice(2, 10.0, True, schedule="pingpong"),
-        choice(2, 10.0, True, split_k=2),
-        choice(2, 10.0, True, stages=3),
-        choice(2, 10.0, True, tile=(128, 128)),
-    ],
-)
-def test_other_kernels_are_no_twins(other):
-    """Both unswapped; 0.2 % slower; another schedule, split, ring or tile."""
-    assert kept([choice(1, 10.0, False), other]) == [(1, False), (2, False)]
-
-
-def test_twins_are_looked_for_beyond_the_choices_that_are_kept():
-    others = [choice(1, 10.0, False), choice(2, 11.0, False, tile=(64, 64)), choice(3, 10.0, True)]
-    assert kept(others, 1) == [(1, True)]
 
 
 CASES = [

@@ -30,6 +30,8 @@ ROOFS = (
     ["--gpu", "h100_sxm"],
     ["--gpu", "b200_sxm"],
     ["--regime", "graph"],
+    ["--sms", "66", "--residual", "off"],
+    ["gpu.sm_clk_mhz=1200", "--calibration", "h100_sxm:quack"],
     *(["--family", name] for name in ("cutlass", "triton")),
     pytest.param(["--family", "any"], marks=pytest.mark.slow),
 )
@@ -75,6 +77,27 @@ def test_a_portfolios_table_is_predicted_and_ranked_with_the_same_times(gemm_mod
     assert predicted(read_again(gemm_model, served_by)) == pytest.approx(predicted(served), rel=1e-9)
     again = written(gemm_model, tmp_path / "again.csv", "rank", "--input", served_by)
     assert predicted(again) == pytest.approx(predicted(ranked), rel=1e-9)
+
+
+def test_rows_of_several_places_are_answered_apart(gemm_model, tmp_path):
+    places = {"gpu": ["h200", "", "h100_sxm", "NVIDIA H200", "", ""], "regime": ["", "graph", "", "", "", ""]}
+    places |= {"l2": ["warm", "", "", "cold", "", ""], "settings": ["", "", "", "", "gpu.sm_count=66", ""]}
+    PROBLEMS.assign(**places).to_csv(tmp_path / "problems.csv", index=False)
+    ranked = written(gemm_model, tmp_path / "best.csv", "rank", "--input", tmp_path / "problems.csv")
+    for row in range(len(PROBLEMS)):
+        PROBLEMS[row : row + 1].to_csv(tmp_path / "one.csv", index=False)
+        words = [f"model_opts.l2={places['l2'][row] or 'cold'}", "--regime", places["regime"][row] or "burst"]
+        words += ["--gpu", "h100_sxm" if row == 2 else "h200", "--sms", 66 if row == 4 else 132]
+        one = written(gemm_model, tmp_path / "two.csv", "rank", "--input", tmp_path / "one.csv", *words)
+        assert predicted(one) == pytest.approx(predicted(ranked)[row], rel=1e-12)
+    assert predicted(read_again(gemm_model, tmp_path / "best.csv")) == pytest.approx(
+        predicted(ranked), rel=1e-12
+    )
+    shown = gemm_model("predict", "--input", tmp_path / "best.csv").out.splitlines()[0]
+    assert {"gpu", "regime", "l2", "settings"} < set(shown.split())
+    refused = gemm_model("portfolio", "--input", tmp_path / "best.csv", "--max-kernels", 2)
+    assert refused.code == 2
+    assert "best.csv: rows of h200 burst warm and of h200 graph cold and of" in refused.err
 
 
 ONE = ["--m", "640", "--n", "4096", "--k", "4096", "--cta", "128x128"]

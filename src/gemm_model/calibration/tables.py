@@ -13,6 +13,7 @@ from gemm_model.classic_models.sol import SOLModel
 from gemm_model.config.mechanisms import IMPLICIT_GEMM, PROBLEM_KINDS
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
+from gemm_model.core.fields import counted
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import AUTO_KERNEL, STREAM_K
 from gemm_model.core.regimes import regime_name
@@ -21,7 +22,7 @@ from gemm_model.kernel_model.launch_context import REGIMES
 from gemm_model.kernels.family import KernelFamily
 from gemm_model.kernels.registry import families, family_of, names_in_tables
 from gemm_model.tables.accuracy import shape_columns
-from gemm_model.tables.schema import require_card, rows_words, understood
+from gemm_model.tables.schema import require_card, understood
 from gemm_model.tables.table import batch_from_frame, read_table, runtimes_us, usable_rows
 
 
@@ -168,7 +169,7 @@ def _without(frame: pd.DataFrame, drop: pd.Series, what: str, notes: list[str]) 
     if not drop.any():
         return frame
     lines = ", ".join(str(line) for line in frame.index[drop][:5])
-    note = f"{frame.attrs['path']}: left out {rows_words(int(drop.sum()))} {what}"
+    note = f"{frame.attrs['path']}: left out {counted(int(drop.sum()), 'row')} {what}"
     notes.append(f"{note} (first at line {lines})" if frame.index.name == "line" else note)
     return frame[~drop]
 

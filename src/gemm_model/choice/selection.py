@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -343,10 +343,11 @@ class Ranker:
             of_space.runtime_us.reshape(-1, space.family.space.orders_per_kernel).min(axis=1)
             for space, _, of_space in every
         ]
-        times_us = np.concatenate(kernels)
-        best = self.rank(problem, 1).best
+        below_us = prediction.runtime_us * (1.0 - SAME_TIME)
+        faster = one_of_twins(self.rank(problem, int((np.concatenate(kernels) < below_us).sum()) + 1))
+        best = faster.best
         other = Choice(
-            rank=int((times_us < prediction.runtime_us * (1.0 - SAME_TIME)).sum()) + 1,
+            rank=sum(choice.prediction.runtime_us < below_us for choice in faster) + 1,
             candidate=candidate,
             prediction=prediction,
             tie_group=0,
@@ -354,7 +355,7 @@ class Ranker:
         name = describe(other.candidate, beside=best.candidate)
         if other.prediction.runtime_us <= best.prediction.runtime_us * (1.0 + SAME_TIME):
             return f"{name} is predicted as fast as any: {other.prediction.runtime_us:.2f} us"
-        return f"{name} is number {other.rank} of {len(times_us)} kernels: {comparison(other, best)}"
+        return f"{name} is number {other.rank} of the ranking: {comparison(other, best)}"
 
     def _why_illegal(self, problem: GemmProblem, wanted: Mapping[str, Any]) -> str:
         families = [family for family in self.families if family.name == wanted.get("kernel", family.name)]
@@ -437,29 +438,34 @@ def without_twins(choices: Sequence[Choice], count: int) -> list[tuple[Choice, b
     """
     kept: list[Choice] = []
     twins: set[int] = set()
+    alike: dict[tuple[Any, ...], list[int]] = {}
     for choice in choices:
-        place = next((place for place, other in enumerate(kept) if _are_twins(choice, other)), None)
-        if place is None:
+        candidate, time_us = choice.candidate, choice.prediction.runtime_us
+        places = alike.setdefault(_either_way(candidate.config), [])
+        for place in places:
+            swap_ab, other_us = kept[place].candidate.swap_ab, kept[place].prediction.runtime_us
+            if candidate.swap_ab != swap_ab and time_us <= other_us * (1.0 + TWIN_TIME):
+                if swap_ab and time_us <= other_us * (1.0 + SAME_TIME):
+                    kept[place] = choice
+                twins.add(place)
+                break
+        else:
+            places.append(len(kept))
             kept.append(choice)
-            continue
-        same = choice.prediction.runtime_us <= kept[place].prediction.runtime_us * (1.0 + SAME_TIME)
-        if same and not choice.candidate.swap_ab:
-            kept[place] = choice
-        twins.add(place)
     return [(choice, place in twins) for place, choice in enumerate(kept[:count])]
 
 
-def _are_twins(a: Choice, b: Choice) -> bool:
-    one, other = a.candidate.config, b.candidate.config
-    tile = (one.cta_m, one.cta_n, one.cluster_m, one.cluster_n)
-    same = (other.cta_m, other.cta_n, other.cluster_m, other.cluster_n)
-    mirrored = (other.cta_n, other.cta_m, other.cluster_n, other.cluster_m)
-    return (
-        a.candidate.swap_ab != b.candidate.swap_ab
-        and tile in (same, mirrored)
-        and (one.schedule, one.split_k, one.stages) == (other.schedule, other.split_k, other.stages)
-        and a.prediction.runtime_us <= b.prediction.runtime_us * (1.0 + TWIN_TIME)
-    )
+def _either_way(config: KernelConfig) -> tuple[Any, ...]:
+    """What twins have in common: tile and cluster are equal or mirrored."""
+    tile = (config.cta_m, config.cta_n, config.cluster_m, config.cluster_n)
+    mirrored = (config.cta_n, config.cta_m, config.cluster_n, config.cluster_m)
+    return config.kernel, config.schedule, config.split_k, config.stages, min(tile, mirrored)
+
+
+def one_of_twins(ranking: Ranking) -> Ranking:
+    """The ranking with one choice for a kernel and its swapped twin, numbered anew."""
+    kept = without_twins(ranking.choices, len(ranking))
+    return replace(ranking, choices=tuple(replace(each, rank=n) for n, (each, _) in enumerate(kept, start=1)))
 
 
 def describe(candidate: Candidate, *, beside: Candidate | None = None) -> str:

@@ -92,8 +92,9 @@ def problem_fields(problem: AttentionProblem) -> dict[str, Any]:
 
 def answer(args: argparse.Namespace) -> compare.Answer:
     """One attention kernel on the card of --gpu."""
-    _, world = _one(args, "sweep", "plot")
-    return _answer(AttentionChoice(config=world.config, prediction=world.predicted()), world.problem)
+    chosen, world = _one(args, "sweep", "plot")
+    choice = AttentionChoice(config=world.config, prediction=world.predicted())
+    return _answer(choice, world.problem, chosen)
 
 
 def _ranked(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionProblem, AttentionRanking]:
@@ -104,8 +105,8 @@ def _ranked(args: argparse.Namespace, *used: str) -> tuple[Settings, AttentionPr
 
 def best(args: argparse.Namespace) -> compare.Answer:
     """The fastest configuration on the card of --gpu."""
-    _, problem, ranking = _ranked(args, "sweep", "plot")
-    return _answer(ranking.best, problem)
+    chosen, problem, ranking = _ranked(args, "sweep", "plot")
+    return _answer(ranking.best, problem, chosen)
 
 
 def explained(args: argparse.Namespace) -> compare.Answer:
@@ -140,14 +141,15 @@ def compared(args: argparse.Namespace) -> tuple[Settings, str, Difference, list[
 
 def explored(args: argparse.Namespace) -> compare.Answer:
     """Write the page of an attention on the card of --gpu; its fastest configuration."""
-    _, problem, ranking, page = _explored(args)
-    return replace(_answer(ranking.best, problem), beside={"file": str(args.html)}, files=[page])
+    chosen, problem, ranking, page = _explored(args)
+    return replace(_answer(ranking.best, problem, chosen), beside={"file": str(args.html)}, files=[page])
 
 
-def _answer(choice: AttentionChoice, problem: AttentionProblem) -> compare.Answer:
-    row = _choice(choice)
+def _answer(choice: AttentionChoice, problem: AttentionProblem, chosen: Settings) -> compare.Answer:
+    row, columns = _choice(choice), {**problem_fields(problem), **common.place(chosen, "regime")}
     kernel = {name: row[name] for name in ("kernel", "tile", "pack_gqa", "num_splits")}
-    return compare.Answer(kernel=kernel, prediction=choice.prediction, flop=problem.flop)
+    columns |= choice.config.fields
+    return compare.Answer(kernel=kernel, columns=columns, prediction=choice.prediction, flop=problem.flop)
 
 
 def predict(args: argparse.Namespace) -> Document:

@@ -23,6 +23,7 @@ from gemm_model.commands.options import check_suffix
 from gemm_model.config import load_config
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.dtypes import operand_type
+from gemm_model.core.fields import counted
 from gemm_model.core.files import check_folder_writable
 from gemm_model.core.kernel_config import SCHEDULES, KernelConfig, parse_extent
 from gemm_model.core.problem import GemmProblem
@@ -360,7 +361,8 @@ def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Pr
     compile_s = len(kernels) * room_numbers("bench").compile_s / jobs
     listed = [_planned(row) for row in rows[:10]]
     lines = [
-        f"rows      {len(rows)} ({args.regime}), {len(shapes)} shapes, {len(kernels)} kernels to compile",
+        f"rows      {len(rows)} ({args.regime}), {counted(len(shapes), 'shape')}, "
+        f"{counted(len(kernels), 'kernel')} to compile",
         f"compile   about {compile_s:.0f} s with {jobs} processes",
         f"measure   about {seconds:.0f} s on a card of 300 TFLOP/s and 2 TB/s",
         *(f"  {row}" for row in listed),

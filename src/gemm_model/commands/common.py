@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
-    """The table of --input, with the type of --dtype if it has none; its card is the one to rank for."""
+    """The table of --input, with the type of --dtype if it has none."""
     from gemm_model.tables.schema import KERNEL_COLUMNS, card_notes, understood
     from gemm_model.tables.table import gemms_of, read_table
 
@@ -187,23 +188,42 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
         frame["in_dtype"] = args.dtype
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")
-    take_card(args, [frame])
     gpu, notes = settings(args).gpu, frame.attrs.setdefault("notes", [])
     if unread := [name for name in KERNEL_COLUMNS if name in frame and frame[name].ne("").any()]:
         notes.append(f"kernels are chosen anew, whatever the table says: {', '.join(unread)}")
-    notes += card_notes(frame, gpu)
-    if "regime" in frame and not regime_given(args) and "regime" in settings(args).options:
-        regimes = {regime_name(str(word)) for word in frame["regime"] if word}
-        args.regime = _only(regimes, f"{args.input}", "--regime, or one regime")
-    vars(args).update(l2_of_rows(args, set(frame.get("l2", ()))))
+    notes += card_notes(frame, gpu) if gpu_given(args) else []
     return frame
 
 
-def l2_of_rows(args: argparse.Namespace, words: set[str]) -> dict[str, list[str]]:
-    """The overrides with the state of L2 that rows tell, unless they have one; rotated weights are cold ones."""
-    state = _only({word for word in words if word not in ("", "rotated")}, "rows", "model_opts.l2, or one L2")
-    unread = state is None or _overridden(args, "model_opts.l2") or "l2" not in settings(args).options
-    return {} if unread else {"overrides": [*args.overrides, f"model_opts.l2={state}"]}
+def of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
+    """The options for rows of a table: their card, regime, L2 and settings, unless the command line names them."""
+    from gemm_model.tables.schema import card_named
+
+    words = [word for word in shlex.split(cells.get("settings", "")) if not _chosen(args, word)]
+    found = but(args, overrides=[*args.overrides, *words])
+    if cells.get("gpu") and not gpu_given(found):
+        found.gpu = card_named(cells["gpu"])
+    known = settings(found).options
+    if cells.get("regime") and not regime_given(found) and "regime" in known:
+        found.regime = regime_name(cells["regime"])
+    # Rotated weights are cold ones.
+    if cells.get("l2", "") not in ("", "rotated") and not _chosen(args, "model_opts.l2") and "l2" in known:
+        found.overrides += [f"model_opts.l2={cells['l2']}"]
+    return settings(found)
+
+
+def _chosen(args: argparse.Namespace, word: str) -> bool:
+    """Whether the command line names what a word of a row's settings does."""
+    key = word.partition("=")[0]
+    given = {f"model_opts.{name}": getattr(args, name) for name in ("regime", "calibration", "residual")}
+    given |= {"gpu.sm_count": args.sms, "model": args.model}
+    whose = {"gpu": gpu_given(args), "model_opts": args.model is not None}
+    return given.get(key) is not None or _overridden(args, key) or whose.get(key.partition(".")[0], False)
+
+
+def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
+    """The options with others in their place."""
+    return argparse.Namespace(**{**vars(args), **changes})
 
 
 def take_card(args: argparse.Namespace, frames: Sequence[pd.DataFrame]) -> None:
@@ -237,8 +257,9 @@ def _overridden(args: argparse.Namespace, key: str) -> bool:
 
 
 def place(chosen: Settings, *names: str) -> dict[str, Any]:
-    """Where an answer holds, as columns of a table: the card, and options of that name of a model that has them."""
-    return {"gpu": chosen.gpu.name} | {name: chosen.options[name] for name in names if name in chosen.options}
+    """Where an answer holds, as columns of a table: the card, options of that name, and what else was chosen."""
+    told = {name: chosen.options[name] for name in names if name in chosen.options}
+    return {"gpu": chosen.gpu.name, **told, **chosen.changes}
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

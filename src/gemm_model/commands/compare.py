@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from gemm_model.commands import common
+from gemm_model.commands.common import but
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
@@ -24,6 +25,8 @@ class Answer:
 
     kernel: Mapping[str, Any]
     """Columns that say which kernel it is."""
+    columns: Mapping[str, Any]
+    """The same as a table has it: problem, card, regime, L2 and kernel."""
     prediction: Prediction
     flop: float
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +61,7 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
     """The answer of each card beside that of the first."""
     found = {card: answer(but(args, gpu=card)) for card in cards_asked(args)}
     first = next(iter(found.values())).prediction
-    rows = []
+    rows: list[dict[str, Any]] = []
     for card, each in found.items():
         other = each.prediction
         ratio = beside(first.runtime_us, other.runtime_us, first.error_band, other.error_band)
@@ -66,7 +69,7 @@ def compare(args: argparse.Namespace, answer: Asked) -> Document:
     return Document(
         model=common.settings(but(args, gpu=rows[0]["gpu"])).model,
         result={"compared_with": rows[0]["gpu"]},
-        rows=rows,
+        rows=[{**each.columns, **row} for row, each in zip(rows, found.values(), strict=True)],
         notes=caveats(found.values()),
         text=lambda: text_table(
             [{name: row[name] for name in row if not name.startswith(UNSHOWN)} for row in rows]
@@ -89,11 +92,6 @@ def against(text: str, known: Iterable[str], expected: str) -> tuple[list[str], 
         called = f"no library is called {cards[0]!r} ({', '.join(known)})"
         raise InputError(f"--against: {called}; {error}") from None
     return kernels, [word for word in words if word not in names], gpu
-
-
-def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
-    """The options with others in their place."""
-    return argparse.Namespace(**{**vars(args), **changes})
 
 
 def kernel_fields(config: KernelConfig, gpu: GpuSpec) -> dict[str, Any]:

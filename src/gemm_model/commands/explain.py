@@ -142,6 +142,9 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     shares = {each.name: each.elasticity for each in found.mechanisms}
     return compare.Answer(
         kernel=compare.kernel_fields(world.config, chosen.gpu),
+        columns=problem_fields(world.problem)
+        | common.place(chosen, "regime", "l2")
+        | kernel_fields(world.config),
         prediction=found.prediction,
         flop=world.problem.flop,
         beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemm_model.choice.expected import ExpectedTime, rank_routing
-from gemm_model.choice.selection import Ranking
+from gemm_model.choice.selection import Ranking, one_of_twins
 from gemm_model.commands import attention, common, compare, kinds
 from gemm_model.commands.explain import settings_of
 from gemm_model.commands.rank import best_of, ranker_of, row_of
@@ -45,7 +45,7 @@ def _explored(args: argparse.Namespace) -> tuple[Ranking, ExpectedTime | None, F
         drawn = {"count": args.routings, "seed": args.seed}
         expected = rank_routing(ranker, problem, routing, 1, **drawn).choices[0].expected
         problem = expected.middle
-    ranking = ranker.rank(problem, ALL_KERNELS)
+    ranking = one_of_twins(ranker.rank(problem, ALL_KERNELS))
     best = ranking.best.candidate
     own = swapped(problem) if best.swap_ab else problem
     explanation = explain(own, best.config, ranker.gpu, chosen.options)
@@ -60,4 +60,4 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
         return attention.explored(args)
     common.refuse_given(args, kinds.ROUTING, "with several cards")
     ranking, _, page = _explored(args)
-    return replace(best_of(ranking, file=str(args.html)), files=[page])
+    return replace(best_of(ranking, settings_of(args), file=str(args.html)), files=[page])

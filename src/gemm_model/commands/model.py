@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemm_model.commands import common
-from gemm_model.commands.compare import beside, but, cards_asked
+from gemm_model.commands.common import but
+from gemm_model.commands.compare import beside, cards_asked
 from gemm_model.config import read_toml
 from gemm_model.errors import InputError
 from gemm_model.integrations.huggingface import ModelShapes, read_config

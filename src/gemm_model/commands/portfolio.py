@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 from gemm_model.choice.portfolio import Portfolio, choose_portfolio
 from gemm_model.commands import common
 from gemm_model.commands.rank import ranker_of
-from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.core.fields import counted, kernel_fields, problem_fields
 from gemm_model.errors import InputError
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.document import Document, screen_text, text_table
@@ -23,6 +24,7 @@ SHOWN = ("m", "n", "k", "a_dtype", "served_by", "swizzle", "raster", "predicted_
 
 def run(args: argparse.Namespace) -> Document:
     from gemm_model.choice.table_ranking import problems_of_table
+    from gemm_model.report.table_job import by_place
     from gemm_model.tables.schema import KNOWN
 
     common.check_document(args, args.html)
@@ -30,17 +32,22 @@ def run(args: argparse.Namespace) -> Document:
         raise InputError("--input is missing; expected a table of problems")
     frame = common.problem_table(args)
     weights = _weights(frame, args.weight)
-    ranker = ranker_of(args)
+    places = by_place(frame, common.settings(args), partial(common.of_rows, args))
+    if len(places) > 1:
+        named = " and of ".join(" ".join(common.place(each, "regime", "l2").values()) for each, _ in places)
+        raise InputError(f"{args.input}: rows of {named}; expected those of one place, or --gpu and more")
+    chosen, _ = places[0]
+    ranker = ranker_of(args, None, chosen)
     problems = problems_of_table(frame)
     with common.progress("ranking", len(problems)) as advance:
         found = choose_portfolio(problems, ranker, args.max_kernels, weights, advance)
-    shapes, kernels = _shapes(found, ranker.place), _kernels(found)
+    shapes, kernels = _shapes(found, common.place(chosen, "regime", "l2")), _kernels(found)
     shown = pd.DataFrame(shapes)[[*SHOWN]]
     names = [name for name in map(str, frame) if name not in KNOWN]
     carried = [dict(zip(names, cells, strict=True)) for cells in frame[names].to_numpy()]
     return Document(
         gpu=ranker.gpu.name,
-        model=common.settings(args).model,
+        model=chosen.model,
         result={"mean_loss": found.mean_loss, "gap": found.gap, "kernels": kernels},
         rows=[{**own, **row} for own, row in zip(carried, shapes, strict=True)],
         notes=[*_notes(found), *frame.attrs.get("notes", ())],
@@ -102,6 +109,7 @@ def _notes(found: Portfolio) -> list[str]:
     quality = "the best of its size" if found.proven_best else f"at most {found.gap:.3%} from the best"
     worst = float(found.loss.max())
     return [
-        f"{len(found.kernels)} kernels for {len(found.problems)} shapes lose {found.mean_loss:.2%} on "
+        f"{counted(len(found.kernels), 'kernel')} for {counted(len(found.problems), 'shape')}: "
+        f"{found.mean_loss:.2%} are lost on "
         f"average and {worst:.2%} at worst against all kernels; {quality}"
     ]

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_model.api import predict
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
-from gemm_model.commands.compare import but
 from gemm_model.config import read_toml
 from gemm_model.core.fields import OK, kernel_fields, problem_fields
-from gemm_model.core.regimes import regime_name
 from gemm_model.core.settings import Settings
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.explanation import limits_of
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> Document:
         common.refuse_unused(args, "with --input", used)
         if compare.cards_asked(args):
             raise InputError(f"--gpu is {args.gpu} with --input; expected one card for a table")
-        chosen, of_rows = common.settings(args), partial(_of_rows, args)
+        chosen, of_rows = common.settings(args), partial(common.of_rows, args)
         folder, files = args.output, (*FORMATS, "gz", "parquet")
         if folder is not None and folder.suffix.removeprefix(".") in files and not folder.is_dir():
             common.check_document(args, args.html)
@@ -59,15 +57,18 @@ def run(args: argparse.Namespace) -> Document:
 
 def _answer(args: argparse.Namespace) -> compare.Answer:
     """The kernel of the options on the card of --gpu."""
-    common.refuse_given(args, kinds.ROUTING, "with several answers")
     if attention.asked(args):
         return attention.answer(args)
     chosen, problem = common.settings(args), kinds.problem(args)
     needs_tile = _needs_tile(args, chosen)
     config = common.config(args)
     kernel = compare.kernel_fields(config, chosen.gpu) if needs_tile else {}
+    columns = common.place(chosen, "regime", "l2") | (kernel_fields(config) if needs_tile else {})
+    if (expected := kinds.expected(args, chosen, problem, config)) is not None:
+        return kinds.answer(expected, kernel, columns)
     found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
-    return compare.Answer(kernel=kernel, prediction=found, flop=problem.flop)
+    columns = {**problem_fields(problem), **columns}
+    return compare.Answer(kernel=kernel, columns=columns, prediction=found, flop=problem.flop)
 
 
 def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
@@ -75,16 +76,6 @@ def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:
     needed = create_model(chosen.model, chosen.gpu, chosen.options).needs_tile
     args.cta = args.cta if needed else args.cta or "1x1"
     return needed
-
-
-def _of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
-    """The options for rows of a table: its card, regime and L2, unless the command line names them."""
-    from gemm_model.tables.schema import card_named
-
-    named = {} if common.gpu_given(args) or not cells.get("gpu") else {"gpu": card_named(cells["gpu"])}
-    if cells.get("regime") and not common.regime_given(args) and "regime" in common.settings(args).options:
-        named["regime"] = regime_name(cells["regime"])
-    return common.settings(but(args, **named, **common.l2_of_rows(args, {cells.get("l2", "")})))
 
 
 def predict_table_file(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemm_model.choice.expected import RoutedRanking, rank_routing
-from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, without_twins
+from gemm_model.choice.expected import RoutedChoice, RoutedRanking, rank_routing
+from gemm_model.choice.selection import Choice, Ranker, Ranking, describe, one_of_twins, without_twins
 from gemm_model.commands import attention, common, compare, kinds, served, sweep
-from gemm_model.core.fields import kernel_fields, problem_fields
+from gemm_model.core.fields import counted, kernel_fields, problem_fields
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem, swapped
 from gemm_model.core.routing import Routing
+from gemm_model.core.settings import Settings
 from gemm_model.errors import InputError
 from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.kernels.emit import emit
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from gemm_model.choice.table_ranking import Against
 
 
-def ranker_of(args: argparse.Namespace, family: str | None = None) -> Ranker:
-    """The ranker of `family`, or of --family if it is None."""
-    chosen = common.settings(args)
+def ranker_of(args: argparse.Namespace, family: str | None = None, chosen: Settings | None = None) -> Ranker:
+    """The ranker of `family`, or of --family if it is None, under the options or other settings."""
+    chosen = chosen or common.settings(args)
     return Ranker(chosen.gpu, model=chosen.model, family=family or args.family, options=dict(chosen.options))
 
 
@@ -72,22 +74,33 @@ def run(args: argparse.Namespace) -> Document:
 def _best(args: argparse.Namespace) -> compare.Answer:
     """The best kernel on the card of --gpu."""
     read = (*common.SETTINGS, *common.OUTPUT, *sweep.OPTIONS, "family", *common.PROBLEM, *kinds.KINDS)
-    common.refuse_unused(args, "with several answers", (*read, "attention"))
+    common.refuse_unused(args, "with several answers", (*read, *kinds.ROUTING, "attention"))
     if attention.asked(args):
         return attention.best(args)
-    return best_of(ranker_of(args).rank(kinds.problem(args), 1))
+    chosen, problem, routing = common.settings(args), kinds.problem(args), kinds.routing(args)
+    if routing is None:
+        return best_of(ranker_of(args).rank(problem, 1), chosen)
+    found = rank_routing(ranker_of(args), problem, routing, 1, count=args.routings, seed=args.seed).choices[0]
+    return kinds.answer(found.expected, *_kernel(_middle(found), problem, chosen))
 
 
-def best_of(ranking: Ranking, **beside: Any) -> compare.Answer:
+def best_of(ranking: Ranking, chosen: Settings, **beside: Any) -> compare.Answer:
     """The first of a ranking as one card's answer, with further columns beside."""
-    row = row_of(ranking.best, ranking.problem)
-    columns = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
+    kernel, columns = _kernel(ranking.best, ranking.problem, chosen)
     return compare.Answer(
-        kernel={name: row[name] for name in columns},
+        kernel=kernel,
+        columns={**problem_fields(ranking.problem), **columns},
         prediction=ranking.best.prediction,
         flop=ranking.problem.flop,
         beside=beside,
     )
+
+
+def _kernel(choice: Choice, problem: GemmProblem, chosen: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A choice as several answers show it, and as columns of a table."""
+    row, config = row_of(choice, problem), choice.candidate.config
+    names = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
+    return {name: row[name] for name in names}, common.place(chosen, "regime", "l2") | kernel_fields(config)
 
 
 def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:
@@ -95,22 +108,34 @@ def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Documen
 
 
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
-    from gemm_model.choice.table_ranking import choices_of, rank_table, rank_table_against
+    import pandas as pd
 
-    ranker = ranker_of(args)
+    from gemm_model.choice.table_ranking import choices_of, rank_table, rank_table_against
+    from gemm_model.report.table_job import by_place
+
+    chosen, found = common.settings(args), []
     with common.progress("ranking", len(frame)) as advance:
-        if args.against is None:
-            result = rank_table(frame, ranker, advance)
-        else:
-            result = rank_table_against(frame, ranker, ranker_of(args, args.against), advance)
-    shown = ("m", "n", "k", "predicted_us", "limiter")
-    notes = result.attrs.get("notes", ())
-    if args.emit is not None:
-        result = result.assign(emit=[emit(args.emit, *each, ranker.gpu) for each in choices_of(result)])
-        lines = [f"{row.m} x {row.n} x {row.k}: {row.emit}" for row in result.itertuples()]
-        text = f"[{', '.join(result['emit'])}]" if args.emit == "json" else "\n".join(lines)
-        return _document(ranker, args, rows=result, notes=notes, text=lambda: text)
-    return _document(ranker, args, rows=result, notes=notes, text=lambda: screen_text(result, shown))
+        for each, places in by_place(frame, chosen, partial(common.of_rows, args)):
+            rows, ranker = frame.iloc[places], ranker_of(args, None, each)
+            if args.against is None:
+                best = rank_table(rows, ranker, advance)
+            else:
+                best = rank_table_against(rows, ranker, ranker_of(args, args.against, each), advance)
+            if args.emit is not None:
+                best["emit"] = [emit(args.emit, *choice, ranker.gpu) for choice in choices_of(best)]
+            found.append(best.assign(**each.changes))
+    result = pd.concat(found).loc[frame.index]
+    notes = list(dict.fromkeys(note for best in found for note in best.attrs.get("notes", ())))
+    text = partial(_table_text, args, result)
+    cards = ", ".join(dict.fromkeys(result["gpu"]))
+    return Document(gpu=cards, model=chosen.model, rows=result, notes=notes, text=text)
+
+
+def _table_text(args: argparse.Namespace, result: pd.DataFrame) -> str:
+    if args.emit is None:
+        return screen_text(result, ("m", "n", "k", "predicted_us", "limiter"))
+    lines = [f"{row.m} x {row.n} x {row.k}: {row.emit}" for row in result.itertuples()]
+    return f"[{', '.join(result['emit'])}]" if args.emit == "json" else "\n".join(lines)
 
 
 def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -121,11 +146,16 @@ def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
 
 
 def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
-    best = ranker.rank(problem, 1).best.candidate
-    text = emit(args.emit, problem, best, ranker.gpu)
-    row = {"target": args.emit, "text": text}
-    kernel = {**kernel_fields(best.config), "swap_ab": int(best.swap_ab)}
-    result = {"problem": problem_fields(problem), "kernel": kernel, "emit": row}
+    best = ranker.rank(problem, 1).best
+    text = emit(args.emit, problem, best.candidate, ranker.gpu)
+    kernel = {**kernel_fields(best.candidate.config), "swap_ab": int(best.candidate.swap_ab)}
+    result = {
+        "problem": problem_fields(problem),
+        "kernel": kernel,
+        "emit": {"target": args.emit, "text": text},
+    }
+    place = common.place(common.settings(args), "regime", "l2")
+    row = {**result["problem"], **place, **kernel, "predicted_us": best.prediction.runtime_us, "emit": text}
     return _document(ranker, args, result=result, rows=[row], text=lambda: text)
 
 
@@ -155,7 +185,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         "best_of_each": [row_of(choice, problem) for choice in each],
     }
     listed = [
-        {**row, **problem_fields(problem), **ranker.place, **kernel_fields(choice.candidate.config)}
+        {**row, **problem_fields(problem), **ranker.place, **common.settings(args).changes}
+        | kernel_fields(choice.candidate.config)
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
     shown = [dict(row) for row in rows]
@@ -169,7 +200,7 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *_pick_notes(ranker, ranking),
         *ranking.best.prediction.caveats,
     ]
-    page = common.page(args.html, lambda: ranking_page(ranking))
+    page = common.page(args.html, lambda: ranking_page(one_of_twins(ranking)))
     return _document(
         ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown), files=[page]
     )
@@ -199,15 +230,8 @@ def _expected_ranking(
     ranking = rank_routing(ranker, problem, routing, args.top, count=args.routings, seed=args.seed)
     rows = []
     for found in ranking.choices:
-        expected = found.expected
-        choice = Choice(
-            rank=found.rank,
-            candidate=found.candidate,
-            prediction=expected.prediction,
-            tie_group=found.tie_group,
-        )
-        row = row_of(choice, expected.middle)
-        rows.append({"rank": found.rank, **kinds.expected_fields(expected), **row})
+        row = row_of(_middle(found), found.expected.middle)
+        rows.append({"rank": found.rank, **kinds.expected_fields(found.expected), **row})
     best = ranking.choices[0].expected
     result = {
         "problem": problem_fields(best.middle),
@@ -220,6 +244,14 @@ def _expected_ranking(
         *best.prediction.caveats,
     ]
     return _document(ranker, args, result=result, rows=rows, notes=notes)
+
+
+def _middle(found: RoutedChoice) -> Choice:
+    """A kernel for routed tokens with the prediction of the routing in the middle."""
+    prediction = found.expected.prediction
+    return Choice(
+        rank=found.rank, candidate=found.candidate, prediction=prediction, tie_group=found.tie_group
+    )
 
 
 def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
@@ -245,12 +277,14 @@ def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
 
 def _notes(ranking: Ranking) -> list[str]:
     best = ranking.best.prediction
-    notes = [f"{ranking.candidates} legal candidates on {ranking.gpu.name}, of {ranking.kernels} kernels"]
+    notes = [
+        f"{ranking.candidates} legal candidates on {ranking.gpu.name}, of {counted(ranking.kernels, 'kernel')}"
+    ]
     if best.error_band is None:
         notes[0] += "; the model has no error band, so that only equal times tie"
     else:
         tied = ranking.tied_with_best
-        notes[0] += f"; {tied} kernels lie within the best one's error band of {best.error_band:.1%}"
+        notes[0] += f"; {counted(tied, 'kernel')} within the best one's error band of {best.error_band:.1%}"
     left_out = [f"left out: {reason}" for reason in ranking.left_out]
     return [*notes, *left_out, f"why the first: {ranking.reason}"]
 

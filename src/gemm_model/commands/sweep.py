@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from gemm_model.commands import common
-from gemm_model.commands.compare import Asked, but, cards_asked, caveats
+from gemm_model.commands.common import but
+from gemm_model.commands.compare import Asked, cards_asked, caveats
 from gemm_model.core.attention import SIZES
+from gemm_model.core.conv import WORDS
 from gemm_model.errors import InputError
 from gemm_model.report.document import Document, text_table
 
 OPTIONS = ("sweep", "plot")
 EXPECTED = "expected such as 'm=1..8192 by 2x' or 'k=64..4096 by 64'"
-SWEPT = ("m", "n", "k", "batch", "stages", "swizzle", "split_k", "sms")
+SWEPT = ("m", "n", "k", "batch", "stages", "swizzle", "split_k", "sms", "experts", "tokens", "top_k")
 """Options that hold one number; any key of the configuration, such as gpu.sm_clk_mhz, is swept as well."""
 MOST_VALUES = 1000
 MOST_NOTES = 5
@@ -79,8 +81,9 @@ def sweep(args: argparse.Namespace, answer: Asked) -> Document:
                 advance(1)
     if not found:
         raise reasons[0][1]
+    called = f"swept_{name}" if args.conv is not None and name in WORDS else name
     rows = [
-        ({"gpu": card} if len(cards) > 1 else {}) | {name: value, **each.row} for card, value, each in found
+        ({"gpu": card} if len(cards) > 1 else {}) | {called: value, **each.row} for card, value, each in found
     ]
     left_out = [f"left out: {name}={value}: {error}" for value, error in reasons[:MOST_NOTES]]
     left_out += [f"left out: {len(reasons)} values in all"] if len(reasons) > MOST_NOTES else []
@@ -88,10 +91,10 @@ def sweep(args: argparse.Namespace, answer: Asked) -> Document:
         gpu=None if len(cards) > 1 else common.settings(args).gpu.name,
         model=common.settings(but(args, gpu=cards[0])).model,
         result={"sweep": name, "values": len(values)},
-        rows=rows,
+        rows=[{**each.columns, **row} for row, (_, _, each) in zip(rows, found, strict=True)],
         notes=[*left_out, *caveats(each for _, _, each in found)],
         text=lambda: _text(rows),
-        files=[(args.plot, lambda path: _plot(rows, name, path))],
+        files=[(args.plot, lambda path: _plot(rows, called, path))],
     )
 
 
@@ -105,18 +108,18 @@ def _at(args: argparse.Namespace, name: str, value: float, card: str | None) -> 
     """The options with one value of what is swept."""
     if "." in name:
         return but(args, gpu=card, overrides=[*args.overrides, f"{name}={value:.12g}"])
+    option = "conv" if args.conv is not None and name in WORDS else ""
     if args.attention is not None and name != "sms":
         option = "attention" if name in SIZES or name == "window" else "attention_config"
-        words = getattr(args, option, None)
-        if words is not None:
-            kept = [word for word in re.split(r"[\s,]+", words) if not word.startswith(f"{name}=")]
-            return but(args, gpu=card, **{option: " ".join((*kept, f"{name}={value:.0f}"))})
+    if (words := getattr(args, option, None)) is not None:
+        kept = [word for word in re.split(r"[\s,]+", words) if not word.startswith(f"{name}=")]
+        return but(args, gpu=card, **{option: " ".join((*kept, f"{name}={value:.0f}"))})
     if name not in SWEPT or not hasattr(args, name):
         known = ", ".join(each for each in SWEPT if hasattr(args, each))
         raise InputError(
             f"--sweep is over {name!r}; expected one of {known}, or a key such as gpu.sm_clk_mhz"
         )
-    return but(args, gpu=card, **{name: int(value)})
+    return but(args, gpu=card, given=args.given | {name}, **{name: int(value)})
 
 
 def _text(rows: list[dict[str, Any]]) -> str:

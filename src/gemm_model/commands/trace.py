@@ -16,6 +16,7 @@ from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.commands import common
 from gemm_model.commands.options import ENDINGS, check_suffix
 from gemm_model.config import gpu_names, load_gpu_mapping
+from gemm_model.core.fields import counted
 from gemm_model.core.files import atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import AUTO_KERNEL
@@ -90,7 +91,7 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
         gpu = pool.submit(_gpu, options.device)
         # One kernel is traced while the card is described.
         for batch in batches(rows, gpu.result(), stores=args.stores) if len(rows) > 1 else [[0]]:
-            common.words(f"tracing {len(batch)} kernels")
+            common.words(f"tracing {counted(len(batch), 'kernel')}")
             try:
                 traces = trace_rows([rows[i] for i in batch], gpu.result, options)
             except InputError:
@@ -127,7 +128,7 @@ def _trace_table(args: argparse.Namespace) -> Document:
     return Document(
         result={"folder": args.output, "traces": len(rows)},
         rows=rows,
-        text=lambda: f"{args.output}: {len(rows)} traces and phases.csv",
+        text=lambda: f"{args.output}: {counted(len(rows), 'trace')} and phases.csv",
         apart=True,
     )
 

@@ -74,7 +74,7 @@ class ConvProblem:
         values: dict[str, str] = {}
         for word in words:
             name, separator, value = word.partition("=")
-            good = name in ("stride", "pad", "dilation") or (name in _SIZES and "x" not in value)
+            good = name in WORDS and ("x" not in value or name not in _SIZES)
             if (
                 not (separator and good and re.fullmatch(r"\d{1,13}(x\d{1,13}){0,2}", value))
                 or name in values
@@ -183,6 +183,8 @@ class ConvProblem:
 
 _IMAGE, _FILTER = ("d", "h", "w"), ("t", "r", "s")
 _SIZES = ("n", "c", "k", "groups", *_IMAGE, *_FILTER)
+WORDS = (*_SIZES, "stride", "pad", "dilation")
+"""What a convolution has numbers of, as `ConvProblem.parse` calls them."""
 
 
 def _from_words(kind: str, values: Mapping[str, str]) -> ConvProblem:

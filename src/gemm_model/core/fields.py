@@ -116,6 +116,11 @@ def number_text(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things [1], such as 1 row or 2 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def signed_text(value: float, digits: int = 4) -> str:
     """The same with its sign."""
     return f"{'+' if value >= 0 else ''}{number_text(value, digits)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from gemm_model.config import COMMAND_LINE, load_gpu_mapping, resolve_config
+from gemm_model.config import COMMAND_LINE, load_config, load_gpu_mapping, resolve_config
 from gemm_model.config.options import check_options
 from gemm_model.core.gpu import GpuSpec, gpu_from_mapping, load_gpu, with_sms
 from gemm_model.errors import InputError, require_one_of
@@ -14,6 +15,8 @@ from gemm_model.errors import InputError, require_one_of
 READ_BY_MODELS = ("gpu", "model", "model_opts")
 """Parts of the configuration that a prediction reads; `timing` is for measuring."""
 FOLLOWS = "follows from gpu.sm_count"
+OF_COLUMNS = ("model_opts.regime", "model_opts.l2")
+"""Keys that have a column of a table to themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,29 @@ class Settings:
     gpu: GpuSpec
     model: str
     options: Mapping[str, Any]
-    sources: Mapping[str, str]
+    sources: Mapping[str, str] = field(compare=False)
     """Origin of each value by its dotted key: a file, or the command line."""
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key of `sources`."""
+        part, *names = key.split(".")
+        value: Any = {"gpu": self.gpu, "model": self.model, "model_opts": self.options}[part]
+        for name in names:
+            inner: int | str = int(name) if name.isdecimal() else name
+            value = value.get(inner) if hasattr(value, "get") else getattr(value, name)
+        return value
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The column `settings` of a table: what the command line chose that no other column tells, as key=value
+        words; no column where that is nothing.
+        """
+        chosen = {"gpu": self.gpu.file, "model": "" if self.model == load_config()["model"] else self.model}
+        for key, source in self.sources.items():
+            if source == COMMAND_LINE and key not in OF_COLUMNS:
+                chosen[key] = "null" if self.value(key) is None else str(self.value(key))
+        words = [f"{key}={text}" for key, text in chosen.items() if text]
+        return {"settings": shlex.join(words)} if words else {}
 
 
 def load_settings(

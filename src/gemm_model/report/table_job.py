@@ -15,7 +15,7 @@ import pandas as pd
 from gemm_model import __version__
 from gemm_model.attention.model import attention_model
 from gemm_model.core.batch import IntArray
-from gemm_model.core.fields import OK
+from gemm_model.core.fields import OK, counted
 from gemm_model.core.files import atomic_path, atomic_write, check_folder_writable, sole_writer
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.regimes import SUSTAINED
@@ -33,6 +33,8 @@ from gemm_model.tables.schema import card_notes, require_card
 
 FITTED_ROWS = CALIBRATION_DIR / "fitted_rows.npz"
 """Differences between the codes (`row_codes`), in order, of the rows that each calibration is fitted to."""
+PLACE = ("gpu", "regime", "l2", "settings")
+"""Columns that say where rows are predicted: rows of several such places are answered apart."""
 _ALIKE_BY = ("m", "n", "k", "cta_m", "cta_n", "heads", "seq_q", "seq_kv", "runtime_us")
 
 
@@ -78,7 +80,9 @@ def predict_file(
         check_folder_writable(output_dir)
     step(f"reading {input_path}")
     table = attention.understood_kernels(tables.read_table(input_path))
-    parts = _by_place(table, chosen, of_rows)
+    parts = by_place(table, chosen, of_rows)
+    for each, places in parts if "runtime_us" in table else ():
+        require_card(table.iloc[places], each.gpu)
     found = [
         _predicted(table.iloc[places], each, step, tell_regime=of_rows is not None) for each, places in parts
     ]
@@ -106,27 +110,26 @@ def predict_file(
     return report
 
 
-def _by_place(
+def by_place(
     table: pd.DataFrame, chosen: Settings, of_rows: Callable[[Mapping[str, str]], Settings] | None
 ) -> list[tuple[Settings, IntArray]]:
-    """The settings of each card and regime that a table names, with the places of its rows."""
-    columns = [name for name in ("gpu", "regime", "l2") if name in table]
-    found: dict[tuple[str, str], tuple[Settings, list[IntArray]]] = {}
+    """The settings of each card, regime and more that a table's rows name, with the places of its rows."""
+    columns = [name for name in PLACE if name in table]
     if of_rows is None or not columns:
-        found["", ""] = chosen, [np.arange(len(table))]
-    else:
-        cells = table[columns].fillna("").astype(str)
-        if "regime" in cells and attention.is_attention_table(table):
-            cells["regime"] = cells["regime"].where(cells["regime"] == SUSTAINED, "")
-        codes = cells.groupby(columns, sort=False).ngroup().to_numpy()
-        for code in dict.fromkeys(codes):
-            places = np.flatnonzero(codes == code)
-            each = of_rows(cells.iloc[places[0]].to_dict())
-            found.setdefault((each.gpu.name, each.options.get("regime", "")), (each, []))[1].append(places)
-    parts = [(each, np.sort(np.concatenate(places))) for each, places in found.values()]
-    for each, places in parts if "runtime_us" in table else ():
-        require_card(table.iloc[places], each.gpu)
-    return parts
+        return [(chosen, np.arange(len(table)))]
+    cells = table[columns].fillna("").astype(str)
+    if "regime" in cells and attention.is_attention_table(table):
+        cells["regime"] = cells["regime"].where(cells["regime"] == SUSTAINED, "")
+    codes = cells.groupby(columns, sort=False).ngroup().to_numpy()
+    found: list[tuple[Settings, list[IntArray]]] = []
+    for code in dict.fromkeys(codes):
+        places = np.flatnonzero(codes == code)
+        each = of_rows(cells.iloc[places[0]].to_dict())
+        same = next((own for other, own in found if other == each), None)
+        if same is None:
+            found.append((each, same := []))
+        same.append(places)
+    return [(each, np.sort(np.concatenate(places))) for each, places in found]
 
 
 def _predicted(
@@ -138,7 +141,7 @@ def _predicted(
     needs_tile = model.needs_tile and not of_attention
     frame, notes = tables.usable_rows(table, needs_tile=needs_tile)
     table, disposition = tables.dispositions(table, needs_tile=needs_tile)
-    step(f"predicting {len(frame)} kernels with {chosen.model} on {chosen.gpu.name}")
+    step(f"predicting {counted(len(frame), 'kernel')} with {chosen.model} on {chosen.gpu.name}")
     bar = Progress("predicting", len(frame))
 
     def predict(rows: pd.DataFrame) -> BatchPrediction:
@@ -160,6 +163,8 @@ def _predicted(
 def _place(table: pd.DataFrame, chosen: Settings, tell_regime: bool) -> dict[str, Any]:
     """The columns that say where rows are predicted; what a measurement says of itself stays."""
     found: dict[str, Any] = {"gpu": chosen.gpu.name}
+    if tell_regime and ("settings" in table or chosen.changes):
+        found["settings"] = chosen.changes.get("settings", "")
     for name in ("regime", "l2") if tell_regime else ():
         value = chosen.options.get(name)
         given = table[name].replace("", np.nan) if name in table and "runtime_us" in table else None
@@ -194,11 +199,7 @@ def _fitted_to(table: pd.DataFrame, chosen: Settings) -> list[str]:
 def _accuracy(parts: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     """The figures of each card and regime apart, of its rows with a measurement."""
     found: list[dict[str, Any]] = []
-    apart = [
-        name
-        for name in ("gpu", "regime")
-        if len({str(part[name].iloc[0]) for part in parts if name in part}) > 1
-    ]
+    apart = [name for name in PLACE if len({str(part[name].iloc[0]) for part in parts if name in part}) > 1]
     for part in parts:
         measured = part[part["ratio"].notna().to_numpy()] if "ratio" in part else part.head(0)
         place = "".join(f"{part[name].iloc[0]} " for name in apart)

@@ -38,7 +38,9 @@ MILLISECONDS = ("time_ms", "runtime_ms", "latency_ms")
 """Names of a measured time in ms."""
 ALIASES: Mapping[str, str] = read_toml("other_names")["columns"]
 """What aiconfigurator, Triton, QuACK and the classic project call the same; in any case."""
-_FIGURE = re.compile(r"phase_\w+|\w+_(us|ms|bytes|mhz|uj|clk|w|c|pct|share|tiles|waves|wave|registers|loss)")
+_FIGURE = re.compile(
+    r"(phase|elasticity)_\w+|\w+_(us|ms|bytes|mhz|uj|clk|w|c|pct|share|tiles|waves|wave|registers|loss)"
+)
 """Names of figures, which travel along without a word."""
 _SHORTEST = 4
 """Letters of a name [1] that can be a slip of the pen; chosen."""
@@ -162,10 +164,6 @@ def card_notes(frame: pd.DataFrame, gpu: GpuSpec) -> list[str]:
     known = {**_cards_by_name(), **dict.fromkeys(gpu.device_names, gpu.name)}
     others = [name for name in cards_of(frame) if known.get(name, name.lower()) != gpu.name]
     return [f"rows of {', '.join(others)}: answered for {gpu.name}, as asked"] if others else []
-
-
-def rows_words(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def table_name(frame: pd.DataFrame) -> str:

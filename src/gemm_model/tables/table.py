@@ -31,7 +31,7 @@ from gemm_model.core.batch import (
     GemmBatch,
     IntArray,
 )
-from gemm_model.core.fields import ATTENTION, KIND_COLUMNS, OK, SERVED
+from gemm_model.core.fields import ATTENTION, KIND_COLUMNS, OK, SERVED, counted
 from gemm_model.core.files import read_json
 from gemm_model.core.prediction import BatchPrediction, predict_in_chunks
 from gemm_model.core.problem import scale_bits
@@ -44,7 +44,7 @@ from gemm_model.kernels.feasibility import refuse_in_any_family
 from gemm_model.kernels.registry import names_in_tables, sums_stay
 from gemm_model.models import Model, require_known
 from gemm_model.tables.kind_columns import asks_for_more, is_asked, with_kind_columns
-from gemm_model.tables.schema import place_of, rows_words, table_name
+from gemm_model.tables.schema import place_of, table_name
 
 SHAPE_COLUMNS = ("in_dtype", "out_dtype", "m", "n", "k", *KIND_COLUMNS)
 """Columns that identify a GEMM, as far as a table has them."""
@@ -272,7 +272,7 @@ def predict_usable(
             if len(refused.rows) == len(places):
                 raise
             disposition.iloc[places[list(refused.rows)]] = CANNOT_RUN
-            notes.append(f"{rows_words(len(refused.rows))} cannot run, no prediction: {refused.reason}")
+            notes.append(f"{counted(len(refused.rows), 'row')} cannot run, no prediction: {refused.reason}")
 
 
 def _kernel_columns(frame: pd.DataFrame) -> dict[str, Any]:
@@ -333,7 +333,7 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
     for reason in LEFT_OUT:
         rows = kernels[(reasons == reason).to_numpy()]
         groups = rows.value_counts(sort=False) if reason == NO_TILE else {"": len(rows)} if len(rows) else {}
-        words = (LEFT_OUT[reason].format(rows_words(count), name) for name, count in groups.items())
+        words = (LEFT_OUT[reason].format(counted(count, "row"), name) for name, count in groups.items())
         notes += [f"{each}: no prediction" for each in words]
     if len(kept) == 0:
         raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
@@ -353,8 +353,8 @@ def _sums_notes(frame: pd.DataFrame) -> list[str]:
         bits = _looked_up([each.bits for each in types], codes)
         unknown, fast = unknown & (bits == 8), fast & (bits > 8)
     names = ", ".join(sorted(sums_stay()))
-    summed = f"{rows_words(unknown.sum())} of {names}: fast_accum is 1, as of all its kernels"
-    idle = f"{rows_words(fast.sum())}: fast_accum has no effect on operands of more than 8 bits"
+    summed = f"{counted(unknown.sum(), 'row')} of {names}: fast_accum is 1, as of all its kernels"
+    idle = f"{counted(fast.sum(), 'row')}: fast_accum has no effect on operands of more than 8 bits"
     return [sentence for sentence, rows in ((summed, unknown), (idle, fast)) if rows.any()]
 
 
@@ -394,12 +394,12 @@ def measured_otherwise(frame: pd.DataFrame, regime: str | None) -> list[str]:
         codes, names = text_codes(frame["regime"])
         for name, rows in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
             if rows and name and regime_name(name) != regime:
-                notes.append(f"{rows_words(rows)} {of} the regime {name}: predicted in {regime}")
+                notes.append(f"{counted(rows, 'row')} {of} the regime {name}: predicted in {regime}")
     if "settled" in frame and regime == GRAPH:
         settled = int((pd.to_numeric(frame["settled"], errors="coerce") > 0).sum())
         if settled:
             notes.append(
-                f"{rows_words(settled)} measured at a settled clock: predicted at a rested one; "
+                f"{counted(settled, 'row')} measured at a settled clock: predicted at a rested one; "
                 "regime sustained predicts such"
             )
     return notes
@@ -444,7 +444,9 @@ def gemms_of(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of GEMMs, without those of OTHER_WORK, which a note counts."""
     kinds = frame.get("disposition", pd.Series(OK, index=frame.index))
     counts = kinds[kinds.isin(OTHER_WORK)].value_counts(sort=False)
-    rest = [f"{OTHER_WORK[str(kind)].format(rows_words(count))}: left out" for kind, count in counts.items()]
+    rest = [
+        f"{OTHER_WORK[str(kind)].format(counted(count, 'row'))}: left out" for kind, count in counts.items()
+    ]
     found = frame[~kinds.isin(OTHER_WORK)]
     found.attrs["notes"] = [*frame.attrs.get("notes", ()), *rest]
     return found
@@ -460,6 +462,10 @@ def runtimes_us(frame: pd.DataFrame, *, blanks: bool = False) -> FloatArray | No
     expected, blank = "a positive number of microseconds", np.nan if blanks else None
     values = checked(frame, "runtime_us", lambda us: np.isfinite(us) & (us > 0), expected, blank)
     return None if len(values) and np.isnan(values).all() else values
+
+
+OF_ANOTHER_PREDICTION = ("ratio", "error_band", "limiters", "tflops")
+"""Columns of an earlier answer that do not go with a new time."""
 
 
 def with_prediction(
@@ -491,7 +497,7 @@ def with_prediction(
     added.index = frame.index
     if disposition is not None:
         added["disposition"] = disposition
-    kept = frame.drop(columns=[name for name in added if name in frame])
+    kept = frame.drop(columns=[name for name in (*added, *OF_ANOTHER_PREDICTION) if name in frame])
     result = pd.concat([kept, added], axis=1)
     result.attrs = dict(frame.attrs)
     return result

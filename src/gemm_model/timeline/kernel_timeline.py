@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.core.batch import BoolArray, FloatArray, GemmBatch, IntArray, numbers_of
+from gemm_model.core.fields import counted
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
 from gemm_model.core.problem import GemmProblem
@@ -124,7 +125,9 @@ def _notes(waves: Waves, grouped: int, shown: int, sm: int) -> tuple[str, ...]:
             "no screen shows each"
         )
     if shown < waves.tiles_of_cta(sm):
-        found.append(f"SM {sm} is drawn k tile by k tile for {shown} tiles: the first ones and the last")
+        found.append(
+            f"SM {sm} is drawn k tile by k tile for {counted(shown, 'tile')}: the first ones and the last"
+        )
     return tuple(found)
 
 

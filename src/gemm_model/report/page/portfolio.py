@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gemm_model.choice.portfolio import Portfolio
-from gemm_model.core.fields import number_text
+from gemm_model.core.fields import counted, number_text
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page.choice import kernel_name
 from gemm_model.report.page.content import COLORS, SHOWN, Fact, Figure, Listing, Page, figure, points
@@ -15,9 +15,10 @@ from gemm_model.report.page.content import COLORS, SHOWN, Fact, Figure, Listing,
 def portfolio_page(found: Portfolio, gpu: str, title: str) -> Page:
     """The page of `portfolio`."""
     quality = "proven the best of its size" if found.proven_best else f"at most {found.gap:.2%} from the best"
+    of = f"{counted(len(found.kernels), 'kernel')} for {counted(len(found.problems), 'shape')}"
     return Page(
         title=title,
-        subtitle=f"{len(found.kernels)} kernels for {len(found.problems)} shapes on {gpu}, {quality}",
+        subtitle=f"{of} on {gpu}, {quality}",
         facts=[
             Fact("Kernels", f"{len(found.kernels)}"),
             Fact("Shapes", f"{len(found.problems)}"),

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_model.calibration.run import CalibrationResult, KindResult
+from gemm_model.core.fields import counted
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.models import DEFAULT_MODEL, Model, create_model
 from gemm_model.report.console import accuracy_summary
@@ -50,7 +51,7 @@ def table_page(rows: pd.DataFrame, title: str, gpu: GpuSpec, model: str, notes: 
     types = sorted(set(columns.texts["type"]))
     return Page(
         title=title,
-        subtitle=f"{len(rows):,} kernels on {gpu.name}, predicted by {model}",
+        subtitle=f"{counted(len(rows), 'kernel')} on {gpu.name}, predicted by {model}",
         facts=_facts(rows, measured),
         figures=_figures(columns, measured, gpu, types),
         listings=_accuracy(rows) if measured else (),
@@ -99,7 +100,7 @@ def table_columns(rows: pd.DataFrame) -> Columns:
 
 def _facts(rows: pd.DataFrame, measured: bool) -> list[Fact]:
     shapes = len(rows[["m", "n", "k"]].drop_duplicates())
-    facts = [Fact("Kernels", f"{len(rows):,}", f"{shapes:,} shapes")]
+    facts = [Fact("Kernels", f"{len(rows):,}", counted(shapes, "shape"))]
     if measured:
         figures = accuracy_summary(rows)[0]
         facts += [
