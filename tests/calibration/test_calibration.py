@@ -141,10 +141,12 @@ def test_impossible_and_foreign_rows_are_left_out_and_counted(tmp_path):
     frame = measured(shapes=10)
     frame.loc[3, "runtime_us"] = 1e-3
     frame.loc[5, "kernel"] = "cublas"
+    frame.loc[7, "runtime_us"] = np.nan
     data = load_tables([save(frame, tmp_path / "t.csv")], H200, QUACK)
-    assert len(data.by_kind["fp16"]["burst"]) == len(frame) - 2
+    assert len(data.by_kind["fp16"]["burst"]) == len(frame) - 3
     assert data.notes == [
         f"{tmp_path / 't.csv'}: left out 1 row of kernels other than quack (first at line 7)",
+        f"{tmp_path / 't.csv'}: left out 1 row without a measured time (first at line 9)",
         f"{tmp_path / 't.csv'}: left out 1 row faster than the speed of light (first at line 5)",
     ]
 

@@ -218,6 +218,11 @@ def test_a_note_names_columns_that_nothing_reads(gemm_model, tmp_path, verb):
     words = ["--max-kernels", "1"] if verb == "portfolio" else []
     found = gemm_model(verb, "--input", path, *words, "--format", "csv")
     assert found.code == 0
+    measured = gemm_model("benchmark", "--input", path, "--dry-run").err
+    assert (
+        "kernels are those of --kernels and more (--rows: the table's own), whatever the table says"
+        in measured
+    )
     assert "columns that nothing reads travel along: layer" in found.err
     assert pd.read_csv(io.StringIO(found.out))["layer"].tolist() == ["up"]
 

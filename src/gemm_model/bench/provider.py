@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
-from gemm_model.config import CONFIG_DIR, read_yaml_mapping
+from gemm_model.config import CONFIG_DIR, read_toml, read_yaml_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -168,15 +168,7 @@ class DescribingProvider(Provider, Protocol):
         """Table cells of the kernel that runs: tile, cluster, stages, name. Raises KernelError."""
 
 
-PROVIDERS: dict[str, str] = {
-    "quack": "gemm_model.bench.quack:QuackProvider",
-    "cublas": "gemm_model.bench.cublas:CublasProvider",
-    "cublaslt": "gemm_model.bench.cublaslt:CublasLtProvider",
-    "cutlass": "gemm_model.bench.cutlass.provider:CutlassProvider",
-    "triton": "gemm_model.bench.triton:TritonProvider",
-    "cudnn": "gemm_model.bench.cudnn:CudnnProvider",
-    "simt": "gemm_model.bench.simt.provider:SimtProvider",
-}
+PROVIDERS: dict[str, str] = read_toml("providers")
 """Provider name -> 'module:class'; the module is imported only when the provider is asked for."""
 
 

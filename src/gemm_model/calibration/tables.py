@@ -183,14 +183,18 @@ def _require_one_gpu(table: pd.DataFrame) -> None:
 def _possible_rows(table: pd.DataFrame, gpu: GpuSpec, notes: list[str]) -> pd.DataFrame:
     """The table without rows faster than the speed of light."""
     batch = batch_from_frame(table, needs_tile=True)
-    measured = runtimes_us(table)
+    measured = runtimes_us(table, blanks=True)
     if measured is None:
-        raise InputError(f"{table.attrs['path']}: column 'runtime_us' is missing; expected measurements")
+        raise InputError(
+            f"{table.attrs['path']}: column 'runtime_us' is missing or empty; expected measurements"
+        )
+    blank = pd.Series(np.isnan(measured), index=table.index)
     floor_us = SOLModel(gpu).predict_batch(batch).runtime_us
     impossible = pd.Series(
         measured < room_numbers("calibration").fastest_over_sol * floor_us, index=table.index
     )
-    return _without(table, impossible, "faster than the speed of light", notes)
+    timed = _without(table, blank, "without a measured time", notes)
+    return _without(timed, impossible[~blank], "faster than the speed of light", notes)
 
 
 def main_situation(frame: pd.DataFrame, family: KernelFamily) -> pd.Series:

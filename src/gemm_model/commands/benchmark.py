@@ -281,11 +281,12 @@ def _rows_of_input(
 def _problems(args: argparse.Namespace) -> list[list[GemmProblem]]:
     """The distinct problems of --input: of its own types, or of each type of --dtype."""
     from gemm_model.choice.table_ranking import problems_of_table
-    from gemm_model.tables.schema import understood
+    from gemm_model.tables.schema import kernels_unread, understood
     from gemm_model.tables.table import gemms_of, read_table
 
     frame = gemms_of(understood(read_table(args.input)))
-    for sentence in frame.attrs.get("notes", ()):
+    unread = kernels_unread(frame, "those of --kernels and more (--rows: the table's own)")
+    for sentence in (*frame.attrs.get("notes", ()), *unread):
         common.words(f"note: {sentence}")
     typed = "in_dtype" in frame or "a_dtype" in frame
     for option, in_table in (("dtype", typed), ("out_dtype", "out_dtype" in frame)):

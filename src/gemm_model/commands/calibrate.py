@@ -35,12 +35,16 @@ def run(args: argparse.Namespace) -> Document | None:
 
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
-    common.check_outputs(args.output, residual_beside(args.output), args.report, args.html)
+    beside = None if args.output is None else residual_beside(args.output)
+    common.check_outputs(args.output, beside, args.report, args.html)
+    if args.input:
+        common.take_card(args, [read_table(path) for path in args.input])
+    if args.output is None:
+        raise InputError("--output is missing; expected the calibration file to write")
     if args.quick:
         common.refuse_unused(args, "with --quick", ("quick", "output"))
         quick_calibration(args.output, args.run_words)
         return None
-    common.take_card(args, [read_table(path) for path in args.input])
     chosen = common.settings(args)
     if args.extend is not None:
         return _extend(args, chosen.gpu)

@@ -178,7 +178,7 @@ def problem(args: argparse.Namespace) -> GemmProblem:
 
 def problem_table(args: argparse.Namespace) -> pd.DataFrame:
     """The table of --input, with the type of --dtype if it has none."""
-    from gemm_model.tables.schema import KERNEL_COLUMNS, card_notes, understood
+    from gemm_model.tables.schema import card_notes, kernels_unread, understood
     from gemm_model.tables.table import gemms_of, read_table
 
     weight = getattr(args, "weight", None)
@@ -188,10 +188,9 @@ def problem_table(args: argparse.Namespace) -> pd.DataFrame:
         frame["in_dtype"] = args.dtype
     elif "dtype" in args.given:
         raise InputError(f"{args.input} has types of its own; expected no --dtype")
-    gpu, notes = settings(args).gpu, frame.attrs.setdefault("notes", [])
-    if unread := [name for name in KERNEL_COLUMNS if name in frame and frame[name].ne("").any()]:
-        notes.append(f"kernels are chosen anew, whatever the table says: {', '.join(unread)}")
-    notes += card_notes(frame, gpu) if gpu_given(args) else []
+    notes = frame.attrs.setdefault("notes", [])
+    notes += kernels_unread(frame, "chosen anew")
+    notes += card_notes(frame, settings(args).gpu) if gpu_given(args) else []
     return frame
 
 
@@ -204,10 +203,14 @@ def of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
     if cells.get("gpu") and not gpu_given(found):
         found.gpu = card_named(cells["gpu"])
     known = settings(found).options
-    if cells.get("regime") and not regime_given(found) and "regime" in known:
+    if cells.get("regime") and not _chosen(args, "model_opts.regime") and "regime" in known:
         found.regime = regime_name(cells["regime"])
     # Rotated weights are cold ones.
-    if cells.get("l2", "") not in ("", "rotated") and not _chosen(args, "model_opts.l2") and "l2" in known:
+    if (
+        cells.get("l2", "") not in ("", "rotated")
+        and not _overridden(args, "model_opts.l2")
+        and "l2" in known
+    ):
         found.overrides += [f"model_opts.l2={cells['l2']}"]
     return settings(found)
 
@@ -217,8 +220,8 @@ def _chosen(args: argparse.Namespace, word: str) -> bool:
     key = word.partition("=")[0]
     given = {f"model_opts.{name}": getattr(args, name) for name in ("regime", "calibration", "residual")}
     given |= {"gpu.sm_count": args.sms, "model": args.model}
-    whose = {"gpu": gpu_given(args), "model_opts": args.model is not None}
-    return given.get(key) is not None or _overridden(args, key) or whose.get(key.partition(".")[0], False)
+    card = key.partition(".")[0] == "gpu" and gpu_given(args)
+    return given.get(key) is not None or _overridden(args, key) or card
 
 
 def but(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
@@ -231,25 +234,16 @@ def take_card(args: argparse.Namespace, frames: Sequence[pd.DataFrame]) -> None:
     from gemm_model.tables.schema import card_named, cards_of, table_name
 
     if not gpu_given(args):
-        named = {card_named(name) for frame in frames for name in cards_of(frame)}
-        args.gpu = _only(named, ", ".join(map(table_name, frames)), "--gpu, or one card")
-
-
-def _only(named: set[str], path: str, expected: str) -> str | None:
-    """The one name that all rows of a table give, None where none does."""
-    if len(named) > 1:
-        raise InputError(f"{path}: rows of {', '.join(sorted(named))}; expected {expected}")
-    return next(iter(named), None)
+        named = sorted({card_named(name) for frame in frames for name in cards_of(frame)})
+        if len(named) > 1:
+            paths = ", ".join(map(table_name, frames))
+            raise InputError(f"{paths}: rows of {', '.join(named)}; expected those of one card")
+        args.gpu = next(iter(named), None)
 
 
 def gpu_given(args: argparse.Namespace) -> bool:
     """Whether the command line names a GPU."""
     return args.gpu is not None or _overridden(args, "gpu")
-
-
-def regime_given(args: argparse.Namespace) -> bool:
-    """Whether the command line names a regime."""
-    return args.regime is not None or _overridden(args, "model_opts.regime")
 
 
 def _overridden(args: argparse.Namespace, key: str) -> bool:
@@ -258,8 +252,8 @@ def _overridden(args: argparse.Namespace, key: str) -> bool:
 
 def place(chosen: Settings, *names: str) -> dict[str, Any]:
     """Where an answer holds, as columns of a table: the card, options of that name, and what else was chosen."""
-    told = {name: chosen.options[name] for name in names if name in chosen.options}
-    return {"gpu": chosen.gpu.name, **told, **chosen.changes}
+    found = {name: chosen.options[name] for name in names if name in chosen.options}
+    return {"gpu": chosen.gpu.name, **found, **chosen.changes}
 
 
 def config(args: argparse.Namespace) -> KernelConfig:

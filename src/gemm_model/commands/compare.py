@@ -25,10 +25,10 @@ class Answer:
 
     kernel: Mapping[str, Any]
     """Columns that say which kernel it is."""
-    columns: Mapping[str, Any]
-    """The same as a table has it: problem, card, regime, L2 and kernel."""
     prediction: Prediction
     flop: float
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """What a table has beside: problem, card, regime, L2 and kernel."""
     beside: Mapping[str, Any] = field(default_factory=dict)
     """Further columns; those that begin with UNSHOWN are left out of the text."""
     files: Sequence[File] = ()

@@ -103,10 +103,6 @@ def _kernel(choice: Choice, problem: GemmProblem, chosen: Settings) -> tuple[dic
     return {name: row[name] for name in names}, common.place(chosen, "regime", "l2") | kernel_fields(config)
 
 
-def _document(ranker: Ranker, args: argparse.Namespace, **parts: Any) -> Document:
-    return Document(gpu=ranker.gpu.name, model=common.settings(args).model, **parts)
-
-
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
     import pandas as pd
 
@@ -142,7 +138,7 @@ def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     answer = ranker.why_not(problem, args.why_not)
     row = {"config": args.why_not, "answer": answer}
     result = {"problem": problem_fields(problem), "why_not": row}
-    return _document(ranker, args, result=result, rows=[row], text=lambda: answer)
+    return common.document(common.settings(args), result=result, rows=[row], text=lambda: answer)
 
 
 def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -156,7 +152,7 @@ def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Doc
     }
     place = common.place(common.settings(args), "regime", "l2")
     row = {**result["problem"], **place, **kernel, "predicted_us": best.prediction.runtime_us, "emit": text}
-    return _document(ranker, args, result=result, rows=[row], text=lambda: text)
+    return common.document(common.settings(args), result=result, rows=[row], text=lambda: text)
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -201,9 +197,8 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         *ranking.best.prediction.caveats,
     ]
     page = common.page(args.html, lambda: ranking_page(one_of_twins(ranking)))
-    return _document(
-        ranker, args, result=result, rows=listed, notes=notes, text=lambda: text_table(shown), files=[page]
-    )
+    parts = {"result": result, "rows": listed, "notes": notes, "files": [page]}
+    return common.document(common.settings(args), text=lambda: text_table(shown), **parts)
 
 
 def _limiters(args: argparse.Namespace, problem: GemmProblem, choice: Choice) -> str:
@@ -243,7 +238,7 @@ def _expected_ranking(
         f"why the first: {ranking.reason}",
         *best.prediction.caveats,
     ]
-    return _document(ranker, args, result=result, rows=rows, notes=notes)
+    return common.document(common.settings(args), result=result, rows=rows, notes=notes)
 
 
 def _middle(found: RoutedChoice) -> Choice:

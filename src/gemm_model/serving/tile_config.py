@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from gemm_model.config import read_toml
 from gemm_model.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -22,14 +23,7 @@ WARPS = (4, 8)
 STAGES = (2, 3, 4, 5)
 """The 1,920 configurations of vLLM's tuning script (benchmarks/kernels/benchmark_moe.py, 0.33.0)."""
 
-KEYS: Mapping[str, str] = {
-    "cta_m": "BLOCK_SIZE_M",
-    "cta_n": "BLOCK_SIZE_N",
-    "cta_k": "BLOCK_SIZE_K",
-    "group_m": "GROUP_SIZE_M",
-    "warps": "num_warps",
-    "stages": "num_stages",
-}
+KEYS: Mapping[str, str] = read_toml("other_names")["tile_config"]
 """What the frameworks' files call each number of a configuration."""
 
 

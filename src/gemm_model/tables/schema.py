@@ -121,6 +121,12 @@ def _renamed(frame: pd.DataFrame, column: str, name: str) -> pd.DataFrame:
     return frame.drop(columns=column)
 
 
+def kernels_unread(frame: pd.DataFrame, how: str) -> list[str]:
+    """A sentence that kernels are made `how`, where a table names some."""
+    unread = [name for name in KERNEL_COLUMNS if name in frame and frame[name].ne("").any()]
+    return [f"kernels are {how}, whatever the table says: {', '.join(unread)}"] if unread else []
+
+
 def cards_of(frame: pd.DataFrame) -> list[str]:
     """Names of the GPUs that a table's rows are of, in order; empty cells name none."""
     if "gpu" not in frame:
