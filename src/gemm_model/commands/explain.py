@@ -29,7 +29,8 @@ from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.registry import families, family_of, sums_stay
 from gemm_model.report.console import change_rows, changes, prediction_fields
 from gemm_model.report.document import Document, plain, text_table
-from gemm_model.report.page.kernel import difference_page, gemm_title, kernel_page, level_roofs
+from gemm_model.report.page.choice import gemm_title
+from gemm_model.report.page.kernel import difference_page, kernel_page, level_roofs
 
 MEASURED = re.compile(r"([-+]?(?:\d{1,18}\.?\d{0,18}|\.\d{1,18})(?:e[-+]?\d{1,2})?) ?(us|ms)")
 """A time beside which a prediction is laid: a number and its unit."""

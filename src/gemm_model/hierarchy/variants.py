@@ -67,8 +67,7 @@ def exchange_clk(machine: Machine, blocking: Blocking, k: int, parts: int) -> di
     l2, path, tile = machine.level("l2"), machine.datapath, blocking.cta_m * blocking.cta_n
     most = min(k, machine.gpu.max_cluster_size)
     if l2.bytes_per_clk is None or l2.port_bytes_per_clk is None or not 1 <= parts <= most:
-        told = f"{parts} parts of k {k} on {machine.gpu.name}"
-        raise InputError(f"{told}; expected 1 to {most}, as clusters have, and known rates of L2")
+        raise InputError(f"{parts} parts on {machine.gpu.name}; expected 1 to {most}, and known rates of L2")
     moved = tile * path.acc_bytes * (parts - 1) / parts
     through = {"dsmem": moved / l2.port_bytes_per_clk, "l2": 2.0 * moved / l2.bytes_per_clk}
     return {"math": tile * (k / parts) / path.fma_per_clk, **through}

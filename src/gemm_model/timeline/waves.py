@@ -114,8 +114,7 @@ def waves_of(evaluation: PhysicalEvaluation, prediction: Prediction, *, read_us:
     """
     times, schedule, batch = evaluation.times, evaluation.geometry.schedule, evaluation.geometry.batch
     if schedule.tiles > MOST_TILES:
-        told = f"the kernel has {float(schedule.tiles):.4g} tiles"
-        raise InputError(f"{told}; expected at most {MOST_TILES:,} for a timeline")
+        raise InputError(f"{float(schedule.tiles):.4g} tiles; expected at most {MOST_TILES:,} for a timeline")
     tile = evaluation.tile_times()
     stretch = float(prediction.runtime_us / times.runtime_us)
     launch_us, first_us = float(times.launch_us * stretch), float(times.first_load_us * stretch)

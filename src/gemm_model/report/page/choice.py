@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_model.choice.selection import Choice, Ranking
-from gemm_model.core.fields import number_text
+from gemm_model.core.fields import KIND_COLUMNS, number_text, problem_fields
+from gemm_model.core.problem import GemmProblem
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.report.page import content
 
@@ -17,17 +18,25 @@ Cells = Sequence[Sequence[Choice | None]]
 """The fastest choice of each cluster (a row) and tile; None where the ranking has none."""
 
 
-def ranking_page(ranking: Ranking) -> content.Page:
+def ranking_page(ranking: Ranking, limited_by: str = "") -> content.Page:
     """The page of `rank`; the map is as complete as the ranking is long."""
-    problem = ranking.problem
     return content.Page(
-        title=f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}",
+        title=gemm_title(ranking.problem),
         subtitle=f"The fastest of {ranking.kernels:,} kernels on {ranking.gpu.name}, by prediction",
-        facts=ranking_facts(ranking),
+        facts=ranking_facts(ranking, limited_by),
         figures=[ranking_figure(ranking), tile_map(ranking)],
         listings=[ranking_list(ranking)],
         notes=ranking.best.prediction.caveats,
     )
+
+
+def gemm_title(problem: GemmProblem) -> str:
+    """A problem as the title of a page: type, sizes, and what makes it more than a plain GEMM."""
+    fields = problem_fields(problem)
+    beyond = [
+        f"{name} {fields[name]!s:.120}" for name in ("batch", *KIND_COLUMNS) if fields.get(name, 1) != 1
+    ]
+    return ", ".join([f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}", *beyond])
 
 
 def kernel_name(candidate: Candidate) -> str:
@@ -42,7 +51,7 @@ def kernel_name(candidate: Candidate) -> str:
     return " ".join(words)
 
 
-def ranking_facts(ranking: Ranking, limited_by: str = "") -> list[content.Fact]:
+def ranking_facts(ranking: Ranking, limited_by: str) -> list[content.Fact]:
     """The best kernel, its time and speed, and how many tie with it."""
     best, problem = ranking.best.prediction, ranking.problem
     family, tile, others = kernel_name(ranking.best.candidate).split(" ", 2)
@@ -64,14 +73,13 @@ def ranking_figure(ranking: Ranking) -> content.Figure:
         ("slower by more than the band", "@gray", [each for each in shown if each.tie_group != 1]),
     ):
         times_us = [each.prediction.runtime_us for each in choices]
-        bands = [each.prediction.error_band or 0.0 for each in choices]
-        around_us = [time * band for time, band in zip(times_us, bands, strict=True)]
+        around_us = [each.prediction.runtime_us * (each.prediction.error_band or 0.0) for each in choices]
         error = {"type": "data", "array": around_us, "color": color, "thickness": 1.5, "width": 4}
         texts = [_description(each, ranking) for each in choices]
         trace = content.points(
             name, times_us, [_label(each) for each in choices], {"color": color, "size": 10}, texts
         )
-        traces.append(trace | ({"error_x": error} if any(bands) else {}))
+        traces.append(trace | ({"error_x": error} if any(around_us) else {}))
     traces = [trace for trace in traces if trace["x"]]
     axes = {"yaxis": {"categoryarray": [_label(each) for each in shown]}}
     words = {"count": len(shown), "reason": ranking.reason}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +16,7 @@ from gemm_model.core.problem import GemmProblem
 from gemm_model.kernel_model.comparison import Difference
 from gemm_model.kernel_model.explanation import Explanation, limits
 from gemm_model.report.page import content
-from gemm_model.report.page.choice import kernel_name, ranking_facts, ranking_figure, ranking_list, tile_map
+from gemm_model.report.page.choice import gemm_title, kernel_name, ranking_page
 
 SHOWN_WAVES = 200
 """Waves drawn one by one [waves]; timelines; chosen: more are drawn as one block."""
@@ -23,15 +24,11 @@ SHOWN_WAVES = 200
 
 def shape_page(ranking: Ranking, explanation: Explanation) -> content.Page:
     """The page of `explore`: a ranking of all kernels, and the explanation of its first."""
-    problem, prediction = ranking.problem, explanation.prediction
-    return content.Page(
-        title=gemm_title(problem),
-        subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, "
-        f"{kernel_name(ranking.best.candidate)}",
-        facts=ranking_facts(ranking, limits(explanation.limiter, explanation.ties)),
-        figures=[ranking_figure(ranking), tile_map(ranking), *_of_kernel(problem, explanation, ranking.gpu)],
-        listings=[ranking_list(ranking)],
-        notes=prediction.caveats,
+    page = ranking_page(ranking, limits(explanation.limiter, explanation.ties))
+    return replace(
+        page,
+        subtitle=f"on {ranking.gpu.name}; explained is the fastest kernel, {kernel_name(ranking.best.candidate)}",
+        figures=[*page.figures, *_of_kernel(ranking.problem, explanation, ranking.gpu)],
     )
 
 
@@ -69,11 +66,6 @@ def difference_page(title: str, found: Difference, first: str, second: str) -> c
         figures=[_steps(found, f"By {name}", added) for name, added in parts.items()],
         listings=[content.Listing(**content.SHOWN["listings"]["difference"], rows=rows)],
     )
-
-
-def gemm_title(problem: GemmProblem) -> str:
-    """A problem as the title of a page."""
-    return f"{problem.a_dtype.name} GEMM {problem.m} x {problem.n} x {problem.k}"
 
 
 def _steps(found: Difference, title: str, added: Mapping[str, float]) -> content.Figure:

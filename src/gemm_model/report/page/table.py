@@ -119,8 +119,7 @@ def _figures(columns: Columns, measured: bool, gpu: GpuSpec, types: Sequence[str
         settings["throughput"] = {"settings": roofs, "wide": not measured}
     if columns.texts["tile"][0]:
         settings["error_map" if measured else "speed_map"] = {"wide": True}
-    words = SHOWN["table_figures"]
-    return [Figure(kind=kind, **words[kind], **own) for kind, own in settings.items()]
+    return [Figure(kind=kind, **SHOWN["table_figures"][kind], **own) for kind, own in settings.items()]
 
 
 def _peaks(gpu: GpuSpec, types: Sequence[str]) -> dict[str, float]:
