@@ -31,7 +31,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 OTHERS = ("builtins", "pandas", "pathlib", "types", "unittest.mock")
-"""Modules that are no part of the package, for arguments."""
+"""Modules that are no part of the package, for arguments; so are helpers of tests, as `tests.kernel_model.kernels`."""
 
 
 def calls(test_file: str) -> Any:
@@ -57,7 +57,8 @@ def calls(test_file: str) -> Any:
 
 def _called(function: str, arguments: Any) -> Any:
     module, _, path = function.partition(":")
-    found: Any = import_module(module if module in OTHERS else f"gemm_model.{module}")
+    elsewhere = module in OTHERS or module.startswith("tests.")
+    found: Any = import_module(module if elsewhere else f"gemm_model.{module}")
     for name in path.split("."):
         found = getattr(found, name)
     if isinstance(arguments, dict):

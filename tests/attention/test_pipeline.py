@@ -8,7 +8,7 @@ import pytest
 
 from gemm_model import AttentionConfig, AttentionProblem, load_gpu
 from gemm_model.attention.batch import batch_of
-from gemm_model.attention.derive import BlockCosts, blackwell, gain_of_emulation, hopper, schedules
+from gemm_model.attention.derive import blackwell, gain_of_emulation, hopper, schedules
 from gemm_model.attention.pipeline import StageTimes, tile_ends
 from gemm_model.attention.tiles import TileOrder, busiest_sm, key_blocks, query_blocks, tile_count
 from gemm_model.timeline.attention import simulate_tile
@@ -36,27 +36,6 @@ def test_rows_of_arrays_are_those_of_numbers():
         times = StageTimes(**{name: float(values[row]) for name, values in columns.items()})
         alone = tile_ends(times, groups=2, stages=2, overlap=True, blocks=5)
         assert [float(end[row]) for end in ends] == pytest.approx(alone, rel=1e-12)
-
-
-def test_products_alone_take_their_sum():
-    # Nothing but products of 100 and 50: two groups of four blocks keep the tensor cores busy throughout.
-    times = StageTimes(qk=100.0, pv=50.0)
-    for overlap in (True, False):
-        ends = tile_ends(times, groups=2, stages=2, overlap=overlap, blocks=4)
-        assert ends == [2 * 150.0 * blocks for blocks in (1, 2, 3, 4)]
-
-
-def test_one_group_without_overlap_does_everything_in_turn():
-    times = StageTimes(qk=10.0, softmax=7.0, exponentials=5.0, correction=2.0, pv=20.0)
-    # 10 + 7 + 5 + 2 + 20 for each block.
-    assert tile_ends(times, groups=1, stages=2, overlap=False, blocks=3) == [44.0, 88.0, 132.0]
-
-
-def test_overlap_hides_the_softmax_of_one_group_under_its_own_product():
-    times = StageTimes(qk=10.0, softmax=15.0, pv=20.0)
-    ends = tile_ends(times, groups=1, stages=4, overlap=True, blocks=3)
-    # First QK 10 and softmax 15; each further block QK 10, then PV 20 over a softmax of 15; last PV 20.
-    assert ends == [45.0, 75.0, 105.0]
 
 
 def test_two_groups_hide_the_softmax_of_one_under_the_products_of_the_other():
@@ -174,16 +153,6 @@ def test_hopper_needs_two_groups_in_turn_to_keep_its_tensor_cores_busy():
     assert one[0].overlap
     assert one[0].tensor_busy < 0.9
     assert one[0].clk_per_row < one[1].clk_per_row
-
-
-def test_three_groups_for_heads_of_64():
-    # Products of 256 clocks hide less: the library's own tile has 192 rows.
-    assert schedules(hopper(head_dim=64))[0].groups == 3
-
-
-def test_one_group_is_enough_where_its_product_covers_its_softmax():
-    costs = BlockCosts(rows=64, qk=100.0, pv=300.0, exponentials=250.0)
-    assert (schedules(costs)[0].groups, schedules(costs)[0].overlap) == (1, True)
 
 
 def test_exponentials_bound_blackwell_and_emulating_some_helps():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_model import AttentionConfig, AttentionProblem, InputError, KernelConfig, load_gpu, predict
+from gemm_model import AttentionConfig, AttentionProblem, InputError, load_gpu, predict
 from gemm_model.attention.kernels import candidates, refusal, resolved, smem_bytes
 from tests.cases import cases
 
@@ -57,12 +57,6 @@ def test_bad_problems_are_told_in_a_sentence(words, sentence):
 def test_kernels_that_cannot_run_are_refused(words, config, sentence):
     with pytest.raises(InputError, match=sentence):
         predict(AttentionProblem.parse(words), AttentionConfig.parse(config), "h200")
-
-
-def test_a_gemm_configuration_is_no_attention_kernel():
-    problem = AttentionProblem.parse("full heads=8 seq_q=64 head_dim=64")
-    with pytest.raises(InputError, match="expected an AttentionConfig"):
-        predict(problem, KernelConfig(cta_m=128, cta_n=128), "h200")
 
 
 def test_shared_memory_is_q_and_the_rings():

@@ -87,10 +87,6 @@ def test_kernels_of_strided_data_gradients_leave_k_whole():
     assert tuple(cells[name] for name in names) == (128, 128, 2, "pingpong", 1, "static")
 
 
-def test_an_unknown_kernel_has_no_tile():
-    assert conv_cells(CONV, "conv2d_c1_k1_nhwc_specialized", "(8, 8, 8)", "(128, 1, 1)") == {}
-
-
 NAMES, UNKNOWN, SGEMM = yaml.safe_load(Path(__file__).with_name("cublas_names.yaml").read_text()).values()
 
 

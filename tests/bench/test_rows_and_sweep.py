@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gemm_model import InputError, KernelConfig
 from gemm_model.bench import absent
-from gemm_model.bench.device import Timing, TimingSettings
+from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.provider import PROVIDERS, load_provider
 from gemm_model.bench.row_log import RowLog, command_line, header, line_of
 from gemm_model.bench.rows import COLUMNS, Row, padded, row_from_columns
@@ -72,11 +72,6 @@ def test_padding_aligns_rows_in_memory_and_adds_less_than_one_unit(m, n, k, dtyp
     assert fitting.n * asked.out_dtype.bits % 128 == 0
     assert 0 <= fitting.n - n < 128 // asked.out_dtype.bits
     assert 0 <= fitting.k - k < 32
-
-
-def test_median_minimum_and_percentile():
-    columns = Timing(samples_us=(4.0, 1.0, 3.0, 2.0), count=4, state={"power_w": 5}).columns()
-    assert columns == {"runtime_us": 2.5, "min_us": 1.0, "p90_us": 3.7, "count": 4, "power_w": 5}
 
 
 def sample_rows():

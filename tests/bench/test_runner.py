@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemm_model import GemmProblem, InputError, KernelConfig
+from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench import counters, runner
-from gemm_model.bench.device import PairedTiming, TimingSettings, in_turn, timing_settings
+from gemm_model.bench.device import TimingSettings, timing_settings
 from gemm_model.bench.provider import Rotation, rotation_of
 from gemm_model.bench.row_log import KeptTable
 from gemm_model.bench.rows import Chain, Outcome, Row, row_from_columns
@@ -282,17 +282,6 @@ def test_the_rotation_holds_weights_of_four_times_l2():
     assert rotation.footprint_bytes(GemmProblem.of(16, 8192, 4096, "bf16")) == footprint
 
 
-def test_small_weights_are_copied_256_times_and_large_activations_less_often():
-    """A weight of 64 KB would need 3,663 copies; activations of 67.1 MB are cold with four."""
-    rotation = rotation_of(GemmProblem.of(131072, 128, 256, "bf16"), L2_BYTES)
-    assert (rotation.weights, rotation.activations) == (256, 4)
-    assert rotation.outputs == 8  # of 33.6 MB
-
-
-def test_huge_weights_still_take_turns():
-    assert rotation_of(GemmProblem.of(16, 65536, 16384, "bf16"), L2_BYTES).weights == 2
-
-
 def test_a_rotation_that_is_asked_for_is_taken():
     problem = GemmProblem.of(16, 1024, 1024, "bf16")
     assert rotation_of(problem, L2_BYTES, 3) == Rotation(weights=3, activations=3, outputs=3)
@@ -368,12 +357,6 @@ def test_options_multiply_rows_and_never_repeat_one():
     assert [each.config.pdl for each in found if each.config] == [False, True]
 
 
-@pytest.mark.parametrize("partner", ["layernorm", "12x13", "0x1x2", "1x2xthree"])
-def test_an_unknown_partner_is_refused(partner):
-    with pytest.raises(InputError, match="partner"):
-        Chain(partner=partner)
-
-
 def graph(sizes, output, *more):
     return arguments(sizes, output, "--regime", "graph", "--tiles", "128x64", "--swizzles", "8", *more)
 
@@ -405,20 +388,6 @@ def test_a_fixed_rotation_a_partner_and_a_settled_run_are_recorded(tmp_path):
     assert cells["warm_share"] == "1.0"
     again = ["--rows", str(output), "--output", str(tmp_path / "again.csv"), "--regime", "graph", *words[4:8]]
     assert [cells["partner"] for cells in measured(again)] == ["64x256x256"]
-
-
-def test_replays_in_turn_cancel_what_drifts_evenly():
-    """Times 10, 12, 12, 10 us and a drift of 1 us a replay: 10, 13 and 14, 13, so gains of 3 and 1.
-
-    The standard error of two values 2 apart is sqrt(2) / sqrt(2) = 1.
-    """
-    assert in_turn("a", "b", 3) == ["a", "b", "b", "a", "a", "b"]
-    timing = PairedTiming.of([10.0, 13.0, 14.0, 13.0], 7, {})
-    assert timing.gains_us == (3.0, 1.0)
-    assert timing.columns() == {
-        **{"runtime_us": 11.5, "min_us": 10.0, "p90_us": pytest.approx(12.7), "count": 14},
-        **{"without_pdl_us": 13.5, "pdl_gain_us": 2.0, "pdl_gain_error_us": 1.0},
-    }
 
 
 def test_a_paired_row_tells_both_times_and_what_lies_between(tmp_path):
@@ -505,11 +474,6 @@ def test_several_kernels_of_a_row_are_added():
     assert found[3]["l2_read_sectors"] == 2 * 128
 
 
-@pytest.mark.parametrize("lines", [[], ["==ERROR== no GPU"], ['"ID","Kernel Name"']])
-def test_no_table_gives_no_counters(lines):
-    assert counters.parse_profiler_csv(lines) == {}
-
-
 def test_rows_behind_a_crash_are_left_for_the_next_group():
     replies = [
         {"disposition": "ok", "values": {"power_w": 90.0}},
@@ -521,11 +485,6 @@ def test_rows_behind_a_crash_are_left_for_the_next_group():
         Outcome(disposition="incorrect", detail="x"),
         Outcome(disposition="crashed", detail="ncu ended"),
     ]
-
-
-def test_a_kernel_that_the_profiler_missed_is_no_result():
-    merged = counters.merge_outcomes(1, [{"disposition": "ok"}], {}, ("crashed", ""))
-    assert merged[0].disposition == "launch_failed"
 
 
 def test_without_the_profiler_the_extra_is_missing(monkeypatch, tmp_path):

@@ -251,12 +251,6 @@ def test_a_word_names_a_number_or_a_whole_mechanism(words, expected):
     assert sorted(full_names(words)) == sorted(expected)
 
 
-def test_unknown_numbers_are_refused():
-    assert full_names([]) == ()
-    with pytest.raises(InputError, match="unknown number 'gravity'"):
-        full_names(["gravity"])
-
-
 def test_calibrate_adapts_a_calibration_to_few_rows(tmp_path, gemm_model):
     """The typed numbers as donor, rows that a DRAM of other efficiency made."""
     table = save(measured(shapes=10), tmp_path / "t.csv")

@@ -13,7 +13,6 @@ from gemm_model import InputError, cli, load_gpu
 from gemm_model.calibration.planning import (
     d_optimal,
     designed_rows,
-    left_unknown,
     log_jacobian,
     planned,
     spread_out,
@@ -59,11 +58,6 @@ def test_too_few_rows_are_refused(count):
         d_optimal(np.eye(2), count)
 
 
-def test_rows_that_the_model_does_not_predict_are_refused():
-    with pytest.raises(InputError, match="not finite"):
-        d_optimal(np.array([[math.nan]]), 1)
-
-
 def test_spread_out_rows_stand_for_groups_of_equal_size():
     """Eight rows on a line in four pairs, far apart: one of each pair is taken."""
     line = np.array([[0.0], [0.1], [10.0], [10.1], [20.0], [20.1], [30.0], [30.1]])
@@ -83,11 +77,6 @@ def test_a_plan_is_mostly_spread_out_and_takes_no_row_twice():
     assert len(set(chosen.tolist())) == 40
     assert set(spread_out(jacobian, 30)) <= set(chosen)
     assert all(position >= 380 for position in chosen[30:])
-
-
-def test_rows_that_are_twice_as_telling_leave_half_unknown():
-    """One number, a derivative of 0.09 at a noise of 0.03: variance 1 / (1 + 9)."""
-    assert left_unknown(np.array([[0.09], [0.0]])) == pytest.approx([10**-0.5])
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +111,6 @@ def test_a_card_without_fp8_gets_its_own_type_alone():
     gpu = replace(load_gpu("h100_sxm"), flop_per_clk_per_sm={"fp16": 4096})
     rows = designed_rows(gpu, load_calibration("h200"))
     assert {row.problem.a_dtype.name for row in rows} == {"bf16"}
-
-
-def test_a_card_without_such_kernels_is_refused():
-    with pytest.raises(InputError, match="a100_sxm_80gb"):
-        designed_rows(load_gpu("a100_sxm_80gb"), load_calibration("h200"))
 
 
 def test_quick_runs_three_commands_in_turn(tmp_path, monkeypatch, h100_rows):

@@ -6,7 +6,6 @@ import pytest
 
 from gemm_model.bench.device import TimingSettings
 from gemm_model.bench.sweep import estimated_row_ms, rows_of_table
-from gemm_model.commands.plan import budget
 from gemm_model.config.numbers import room_numbers
 
 
@@ -46,10 +45,6 @@ def test_sizes_of_ones_own_are_chosen_from(tmp_path, gemm_model):
     with path.open() as file:
         asked = {(row["asked_m"], row["asked_n"], row["asked_k"]) for row in csv.DictReader(file)}
     assert asked == {("64", "4096", "512"), ("4096", "4096", "4096")}
-
-
-def test_budgets_are_read_in_three_units():
-    assert [budget(text) for text in ("90s", "1.5min", "2h")] == [90.0, 90.0, 7200.0]
 
 
 def test_a_plan_is_predicted_on_its_card(tmp_path, answer):

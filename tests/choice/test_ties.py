@@ -7,7 +7,7 @@ import pytest
 
 from gemm_model import GemmProblem, Prediction, Ranker
 from gemm_model.choice import fastest as search
-from gemm_model.choice.fastest import _fastest_of, _tied_or_next, tie_groups
+from gemm_model.choice.fastest import _fastest_of
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.prediction import LeastTimes
 from tests.kernel_model.test_least_time import problems
@@ -62,19 +62,6 @@ def test_equal_times_are_no_runner_up():
     found = _fastest_of([Kernels([10.0, 10.0, 10.0])], 2)
     assert found.second_us == np.inf
     assert found.ties.tolist() == [1, 1]
-
-
-def test_a_tie_group_ends_at_the_band_of_its_first():
-    """10.4 is within 5 % of 10, 10.6 begins a group whose band is 1 %: 10.7 is in it, 10.8 begins another."""
-    times_us, bands = np.array([10.0, 10.4, 10.6, 10.7, 10.8]), np.array([0.05, 0.5, 0.01, 0.5, 0.5])
-    assert tie_groups(times_us, bands).tolist() == [1, 1, 2, 2, 3]
-    assert tie_groups(np.array([1.0, 1.0, 1.1]), None).tolist() == [1, 1, 2]
-
-
-def test_times_that_matter_end_at_the_band_or_at_the_next_time():
-    bands = np.array([0.05, 0.9, 0.9])
-    assert _tied_or_next(np.array([10.0, 10.2, 20.0]), bands) == pytest.approx(10.5)
-    assert _tied_or_next(np.array([10.0, 10.0, 15.0]), bands) == pytest.approx(15.0)
 
 
 CASES = [

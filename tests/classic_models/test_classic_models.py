@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict, predict_table
-from gemm_model.classic_models.ws_persistent import WSPersistentGEMMModel
 from gemm_model.core.dtypes import BlockScale, element_type
+from tests.cases import calls
 
+test_calls = calls(__file__)
 PRINTED = 1e-9
 
 E2M1 = element_type("e2m1")
@@ -53,12 +54,6 @@ def test_sol_is_the_larger_of_math_and_dram_by_hand():
     assert result.limiter == "MATH"
 
 
-def test_sol_is_dram_bound_for_one_row():
-    result = predict(GemmProblem.of(1, 8192, 8192), NVFP4_CONFIG, "h200", "SOLModel")
-    assert result.limiter == "DRAM"
-    assert result.bytes_by_level["dram"] == 2 * (8192 + 8192 * 8192 + 8192)
-
-
 def test_hit_rate_takes_its_share_of_the_load_time_alone():
     base = predict(NVFP4, NVFP4_CONFIG, "b200_1300mhz", "WSPersistentGEMMModel")
     hit = predict(NVFP4, NVFP4_CONFIG, "b200_1300mhz", "WSPersistentGEMMModel", options={"l2_hit_rate": 0.4})
@@ -89,12 +84,6 @@ def test_tiles_are_rounded_up_to_whole_clusters():
     assert result.bytes_by_level["l2"] == 4 * ((128 + 32) * 64 * 2 + 128 * 64 * 2)
     assert result.details["full_waves"] == 0
     assert result.details["last_wave_sms"] == 4
-
-
-@pytest.mark.parametrize("value", [1.5, -0.1, True, "0.4"])
-def test_a_hit_rate_that_is_no_share_is_refused(value):
-    with pytest.raises(InputError, match=f"l2_hit_rate is {value!r}; expected a number from 0 to 1"):
-        WSPersistentGEMMModel(load_gpu("h200"), l2_hit_rate=value)
 
 
 def test_types_that_a_card_lacks_are_refused():

@@ -8,7 +8,6 @@ import pytest
 from gemm_model.config.mechanisms import MECHANISMS, NUMBERS, kernel_numbers, start_values
 from gemm_model.errors import InputError
 from gemm_model.kernels.registry import family_of
-from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200
 from tests.typed_numbers import VALUES, numbers
 
@@ -59,12 +58,6 @@ def test_families_lack_what_their_hardware_does_not_have():
     edges = {"k_tail", "edge_tiles"}
     expected = {"narrow_mma", "promotion", "round_trip", "spilling", *edges, *never}
     assert family_of("quack", B200).absent_mechanisms == expected
-
-
-@pytest.mark.parametrize(*cases(__file__, "test_values_that_are_none_are_refused"))
-def test_values_that_are_none_are_refused(changes, sentence):
-    with pytest.raises(InputError, match=sentence):
-        numbers(changes)
 
 
 def test_a_missing_number_is_named():

@@ -1,7 +1,6 @@
 """Numbers of rooms: what the package ships, and files that are refused in a sentence."""
 
 import ast
-import math
 import re
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ import yaml
 
 import gemm_model
 from gemm_model import InputError, load_gpu
-from gemm_model.config import CONFIG_DIR, load_config, resolve_config
+from gemm_model.config import CONFIG_DIR, resolve_config
 from gemm_model.config.numbers import NUMBERS_DIR, room_numbers
 from gemm_model.config.plain_yaml import parse_yaml, read_yaml_mapping
 from gemm_model.core.settings import load_settings
@@ -169,10 +168,6 @@ def test_a_large_file_is_not_read(tmp_path):
         read_yaml_mapping(path, "a thing")
 
 
-def test_no_limit_is_a_number_where_it_means_something():
-    assert parse_yaml("a: .inf", "here", infinite=True) == {"a": math.inf}
-
-
 @pytest.mark.parametrize(*cases(__file__, "test_a_gpu_of_wrong_values_is_refused"))
 def test_a_gpu_of_wrong_values_is_refused(tmp_path, line, sentence):
     key = line.partition(":")[0]
@@ -200,14 +195,6 @@ def test_each_value_tells_its_source(tmp_path):
     assert not resolved.changed("gpu")
 
 
-def test_overrides_change_what_is_there_and_add_what_is_asked():
-    assert load_config(["model_opts.without=[clock, l2]"])["model_opts"]["without"] == ["clock", "l2"]
-    assert load_config(["+gpu.ctas_per_sm=4"])["gpu"]["ctas_per_sm"] == 4
-    for word in ("gpu.ctas_pr_sm=4", "nothing.at.all=1", "gpu.sm_count.x=1", "~gpu.sm_count=1"):
-        with pytest.raises(InputError, match="override"):
-            load_config([word])
-
-
 def test_fewer_sms_bring_what_follows_from_them():
     # 66 SMs hold 66 clusters of one CTA, 33 of two, 16 of four, 8 of eight and 4 of sixteen; measured limits
     # of the H200 are 30, 15 and 7 for the larger ones.
@@ -217,8 +204,3 @@ def test_fewer_sms_bring_what_follows_from_them():
     assert gpu == load_settings([], {}, sms=66).gpu
     with pytest.raises(InputError, match="sms is 200; expected 1 to 132"):
         load_settings(["gpu.sm_count=200"], {})
-
-
-def test_parts_of_the_configuration_that_are_not_read_are_refused():
-    with pytest.raises(InputError, match="not read here"):
-        load_settings(["timing.repeats=3"], {})

@@ -47,15 +47,6 @@ def test_a_gate_halves_the_output_and_a_quantized_one_brings_its_scales():
         GemmProblem.of(64, 256, 32, out_dtype="bf16", epilogue="quantize_1x128")
 
 
-def test_groups_read_a_weight_matrix_for_each_group_that_has_rows():
-    problem = GemmProblem.of(828, 1024, 512, groups="512,300,0,16")
-    assert problem.groups.active == 3
-    assert problem.flop == 2 * 828 * 1024 * 512
-    assert problem.b_bytes == 3 * 1024 * 512 * 2
-    assert problem.a_bytes == pytest.approx(828 * 512 * 2)
-    assert problem.output_bytes == pytest.approx(828 * 1024 * 2)
-
-
 def test_groups_of_different_n_and_k_keep_outputs_and_products():
     groups = GroupedGemm.parse("100x64x128,300x128x64")
     m, n, k, count = groups.sizes(128, 128)
@@ -64,29 +55,6 @@ def test_groups_of_different_n_and_k_keep_outputs_and_products():
     assert (n % 64, k % 64) == (0, 0)  # what all have in common: their rows stay aligned
     assert GemmProblem.of(400, 128, 128, groups=groups).flop == 2 * (100 * 64 * 128 + 300 * 128 * 64)
     assert groups.name == "100x64x128,300x128x64"
-
-
-@pytest.mark.parametrize(*cases(__file__, "test_groups_that_are_none"))
-def test_groups_that_are_none(text, sentence):
-    with pytest.raises(InputError, match=sentence):
-        GroupedGemm.parse(text)
-
-
-def test_groups_are_those_of_the_problem():
-    with pytest.raises(InputError, match="groups have 30 rows in all; expected the 31 of m"):
-        GemmProblem.of(31, 64, 64, groups="10,20")
-    with pytest.raises(InputError, match="batch is 2 with groups; expected 1"):
-        GemmProblem.of(30, 64, 64, batch=2, groups="10,20")
-    with pytest.raises(InputError, match="n is 64; expected the largest of the groups, 32"):
-        GemmProblem.of(30, 64, 64, groups="10x16x64,20x32x64")
-
-
-def test_a_masked_layout_has_room_for_each_group():
-    assert GroupedGemm.parse("10,20", "masked").capacity == 20
-    with pytest.raises(InputError, match="capacity is 16; expected at least the 20 rows"):
-        GroupedGemm.parse("10,20", "masked", 16)
-    with pytest.raises(InputError, match="group_layout is 'loose'; expected one of contiguous, masked"):
-        GroupedGemm.parse("10,20", "loose")
 
 
 @pytest.mark.parametrize("text", ["uniform", "balanced", "zipf:1.2"])
@@ -138,13 +106,6 @@ def test_scales_of_the_wrong_shape(text):
         BlockScaling.parse(text)
 
 
-def test_block_scales_are_those_of_fp8():
-    with pytest.raises(InputError, match="block_scaling comes with bf16 x bf16; expected fp8 operands"):
-        GemmProblem.of(256, 512, 1024, block_scaling="1x128,128x128")
-    with pytest.raises(InputError, match="scales in hardware"):
-        GemmProblem.of(256, 512, 1024, "mxfp8", block_scaling="1x128,128x128")
-
-
 def test_the_three_products_of_a_convolution_have_the_same_flop():
     forward = ConvProblem.parse(RESNET)
     assert forward.output_size == (56, 56)
@@ -180,27 +141,6 @@ def test_convolutions_in_three_dimensions_and_in_groups():
 def test_groups_of_few_channels_share_a_tile(channels, filters, groups, packed):
     conv = f"fprop n=1 c={channels} h=9 w=9 k={filters} r=3 s=3 groups={groups}"
     assert ConvProblem.parse(conv).packed == packed
-
-
-def test_a_strided_data_gradient_is_a_product_for_each_place_in_the_stride():
-    # 3 x 3 taps at stride 2: the pixels of the four places meet 1, 2, 2 and 4 of them, 2.25 in the mean.
-    conv = ConvProblem.parse("dgrad n=1 c=64 h=56 w=56 k=32 r=3 s=3 stride=2 pad=1")
-    assert conv.sizes == (28 * 28, 64, 72, 4)
-    assert conv.k_runs == 2.25
-    problem = GemmProblem.of_conv(conv)
-    assert problem.flop == 2 * 28 * 28 * 32 * 9 * 64
-    assert problem.a_bytes == pytest.approx(28 * 28 * 32 * 2)
-    assert problem.b_bytes == 9 * 64 * 32 * 2
-    assert problem.output_bytes == 56 * 56 * 64 * 2
-
-
-def test_pixels_that_no_tap_meets_are_written_too():
-    """Of 57 x 57 pixels 29 x 29 meet the tap of a stride of two: a quarter of 32 filters in the mean."""
-    conv = ConvProblem.parse("dgrad n=2 c=64 h=57 w=57 k=32 r=1 s=1 stride=2")
-    # 6,498 pixels are 1,624.5 for each of four places.
-    assert conv.sizes == (1624, 64, 8, 4)
-    assert conv.k_runs == 0.25
-    assert GemmProblem.of_conv(conv).output_bytes == 4 * 1624 * 64 * 2
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_convolutions_that_are_none"))

@@ -14,7 +14,6 @@ from gemm_model.core.elementwise import (
     maximum,
     minimum,
     power_of_two_divisor,
-    remainder,
     repeated,
     root,
     smooth_maximum,
@@ -104,17 +103,7 @@ def test_power_of_two_divisor(value, divisor):
     assert power_of_two_divisor(np.array([float(value)]))[0] == divisor
 
 
-def test_remainder_of_whole_numbers():
-    assert remainder(4104.0, 64.0) == 8
-    assert remainder(np.array([4104.0, 128.0]), 64.0).tolist() == [8, 0]
-
-
 def test_choices_take_each_row_from_its_side():
     first, second = in_order(np.arange(4) % 3 == 0, np.arange(4.0), 7.0)
     assert (first.tolist(), second.tolist()) == ([0.0, 7.0, 7.0, 3.0], [7.0, 1.0, 2.0, 7.0])
     assert where(np.arange(3) > 1, np.arange(3.0), math.inf).tolist() == [math.inf, math.inf, 2.0]
-
-
-def test_choices_of_numbers():
-    assert where(True, 1.0, 2.0) == 1.0
-    assert in_order(False, 1.0, 2.0) == (2.0, 1.0)

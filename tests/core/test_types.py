@@ -8,19 +8,11 @@ import pytest
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu, predict
 from gemm_model.config import gpu_names, load_config, load_gpu_mapping
 from gemm_model.core.batch import batch_of, numbers_of
-from gemm_model.core.dtypes import MATH_KINDS, element_type, math_kind, multiplier_share, operand_type
-from gemm_model.core.gpu import gpu_from_mapping, with_sms
-from gemm_model.core.kernel_config import parse_extent
+from gemm_model.core.dtypes import MATH_KINDS, element_type, operand_type
+from gemm_model.core.gpu import gpu_from_mapping
 from gemm_model.core.settings import load_settings
 from gemm_model.tables.schema import card_named
 from tests.cases import cases
-
-
-@pytest.mark.parametrize(*cases(__file__, "test_block_scaled_types"))
-def test_block_scaled_types(name, bits, scale_type, vec_size):
-    element, scale = operand_type(name)
-    assert (element.bits, scale.dtype.name, scale.vec_size) == (bits, scale_type, vec_size)
-    assert scale.bytes_per_element == 1 / vec_size
 
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16", "fp8", "e4m3", "e5m2", "int8", "e2m1"])
@@ -28,29 +20,6 @@ def test_plain_types_have_no_scale_and_a_known_rate_class(name):
     element, scale = operand_type(name)
     assert scale is None
     assert element.math_kind in MATH_KINDS
-
-
-def test_mixed_types_run_at_the_rate_of_the_wider():
-    assert math_kind(element_type("e4m3"), element_type("e2m1")) == "fp8"
-    assert math_kind(element_type("e2m1"), element_type("bf16")) == "fp16"
-
-
-@pytest.mark.parametrize(*cases(__file__, "test_operands_that_no_instruction_multiplies_are_refused"))
-def test_operands_that_no_instruction_multiplies_are_refused(a, b, message):
-    with pytest.raises(InputError, match=message):
-        GemmProblem.of(64, 64, 64, a, b_dtype=b)
-
-
-def test_outputs_are_numbers_and_no_scale_factors():
-    with pytest.raises(InputError, match="e8m0 is a type of scale factors; expected one of numbers"):
-        GemmProblem.of(64, 64, 64, "e4m3", out_dtype="e8m0")
-
-
-@pytest.mark.parametrize(
-    ("a", "b"), [("e4m3", "e5m2"), ("e4m3", "e2m1"), ("bf16", "int8"), ("fp32", "tf32"), ("mxfp8", "mxfp4")]
-)
-def test_operands_of_one_instruction_or_converted_ones_are_a_problem(a, b):
-    assert GemmProblem.of(64, 64, 64, a, b_dtype=b).flop == 2 * 64**3
 
 
 # CUDA C++ Programming Guide, tensor core data types by compute capability; block-scaled ones: PTX ISA.
@@ -110,29 +79,10 @@ def test_sizes_are_positive_whole_numbers(size):
         KernelConfig(cta_m=size, cta_n=64)
 
 
-def test_output_type_defaults_to_the_operand_type_of_16_bits_or_more():
-    assert GemmProblem.of(1, 1, 1, "fp16").out_dtype.name == "fp16"
-    assert GemmProblem.of(1, 1, 1, "fp8").out_dtype.name == "bf16"
-    assert GemmProblem.of(3, 5, 7, batch=2).flop == 2 * 3 * 5 * 7 * 2
-
-
-def test_two_cta_mma_spans_two_tiles():
-    config = KernelConfig(cta_m=128, cta_n=64, schedule="2cta")
-    assert (config.cta_m, config.mma_m, config.mma_n) == (128, 256, 64)
-
-
 @pytest.mark.parametrize(("field", "value"), [("schedule", "wavy"), ("raster", "diagonal")])
 def test_unknown_choices_are_refused(field, value):
     with pytest.raises(InputError, match=f"{field} is '{value}'; expected one of"):
         KernelConfig(**{"cta_m": 64, "cta_n": 64, field: value})
-
-
-def test_extents_are_parsed_or_refused():
-    assert parse_extent("128x256", "--cta") == (128, 256)
-    assert parse_extent("128x256x64", "--cta", (2, 3)) == (128, 256, 64)
-    for text in ("128", "128x", "ax2", "0x4", "-1x2", "1x2x3"):
-        with pytest.raises(InputError, match="--cta is"):
-            parse_extent(text, "--cta")
 
 
 def test_every_gpu_is_described_and_tells_its_sources():
@@ -196,13 +146,6 @@ def test_a_card_like_another_says_what_it_has_of_it(tmp_path):
     assert "power_cap_w" not in mine.sources
 
 
-def test_the_classic_b200():
-    gpu = load_gpu("b200_1300mhz")
-    assert (gpu.sm_count, gpu.sm_clk_mhz, gpu.dram_bus_bits, gpu.dram_clk_mhz) == (148, 1300, 8192, 4000)
-    rates = gpu.flop_per_clk_per_sm
-    assert (rates["fp32"], rates["fp16"], rates["fp8"], rates["fp4"]) == (4096, 8192, 16384, 32768)
-
-
 def test_known_bandwidths():
     # Datasheets [GB/s]; the B200's driver: 7680 bits at 3996 MHz.
     for name, known in (("a100_sxm_80gb", 2039), ("h100_sxm", 3352), ("rtx_4090", 1008), ("b200_sxm", 7672)):
@@ -241,20 +184,6 @@ def test_overrides_reach_gpu_and_model_options():
     assert config["model_opts"]["l2_hit_rate"] == 0.4
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "share"),
-    [
-        ("fp16", "fp16", 1),
-        ("bf16", "bf16", 8 / 11),
-        ("e5m2", "e5m2", 3 / 4),
-        ("e4m3", "e5m2", 7 / 8),
-        ("fp32", "fp32", 1),
-    ],
-)
-def test_what_multipliers_draw_follows_the_significands(a, b, share):
-    assert multiplier_share(element_type(a), element_type(b)) == pytest.approx(share)
-
-
 def test_a_card_of_a_locked_clock_says_so():
     locked, free = load_gpu("b200_1300mhz"), load_gpu("b200_sxm")
     assert "GPU b200_1300mhz: a card whose SM clock is locked at 1300 MHz" in locked.caveats
@@ -276,13 +205,6 @@ def test_an_unknown_gpu_is_told_what_it_may_be_called(name, hint):
     with pytest.raises(InputError, match=f"unknown GPU '{name}'") as refused:
         load_gpu(name)
     assert hint in str(refused.value)
-
-
-@pytest.mark.parametrize("sms", [0, 133, True, 66.0])
-def test_a_kernel_has_some_of_the_sms_of_its_card(sms):
-    assert with_sms(load_gpu("h200"), 132).sm_count == 132
-    with pytest.raises(InputError, match=f"sms is {sms}; expected 1 to 132, the SMs of h200"):
-        with_sms(load_gpu("h200"), sms)
 
 
 def test_an_option_told_twice_has_one_value():
@@ -311,12 +233,6 @@ def test_bytes_hold_batches_and_scale_factors(dtype, a_bytes, b_bytes, output_by
     for batch in (batch_of([(problem, CONFIG)]), numbers_of(problem, CONFIG)):
         assert batch.operand_bytes == a_bytes + b_bytes
         assert batch.output_bytes == output_bytes
-
-
-def test_a_pitch_follows_the_contiguous_extent():
-    problem = GemmProblem(m=64, n=32, k=256, a_major="m", b_major="k", c_major="n")
-    batch = numbers_of(problem, CONFIG)
-    assert (batch.a_pitch_bytes, batch.b_pitch_bytes, batch.output_pitch_bytes) == (128, 512, 64)
 
 
 PROBLEM = GemmProblem.of(4096, 4096, 4096, "bf16")

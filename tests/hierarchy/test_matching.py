@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gemm_model import InputError, load_gpu
 from gemm_model.hierarchy.blocking import Blocking, blocking_of, footprint, parse_tiles
 from gemm_model.hierarchy.levels import datapath_of, machine_of
-from gemm_model.hierarchy.matching import Grid, match, multicast, output_bytes_per_fma, resident_grid, tiling
+from gemm_model.hierarchy.matching import Grid, match, multicast, resident_grid, tiling
 from gemm_model.hierarchy.roofline import roofs
 from gemm_model.hierarchy.solve import solve
 from tests.cases import calls, cases
@@ -172,11 +172,6 @@ def test_multicast_is_the_bytes_saved_by_sharing(m, n, rows, columns, a, b):
     alone = rows * columns * (m * a + n * b)
     together = rows * m * a + columns * n * b
     assert multicast(m, n, rows, columns, a, b) == pytest.approx(alone / together)
-
-
-def test_partial_sums_come_and_go_for_every_slice():
-    assert output_bytes_per_fma(4096, 4, stationary=True) == pytest.approx(4 / 4096)
-    assert output_bytes_per_fma(16, 4, stationary=False) == pytest.approx(2 * 4 / 16)
 
 
 SHAPE = (4096, 4096, 4096)

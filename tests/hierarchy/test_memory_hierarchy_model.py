@@ -126,14 +126,6 @@ def test_compression_and_bank_conflicts_change_the_rates_of_their_levels():
         assert twice[name] == pytest.approx(fraction / (2.0 if name == "smem -> mma" else 1.0))
 
 
-def test_sparsity_doubles_the_rate_and_halves_the_bytes_of_a():
-    sparse = variant(MACHINE, "sparsity 2:4").datapath
-    assert sparse.fma_per_clk == 2 * MACHINE.datapath.fma_per_clk
-    # Half of the elements of 2 bytes, each with 2 bits that tell its place.
-    assert sparse.a_bytes == 1.0 + 0.125
-    assert sparse.b_bytes == 2.0
-
-
 def test_rows_a_word_longer_have_no_bank_conflicts():
     for row_bytes, clocks in ((128, 32), (132, 1), (136, 2), (64, 16), (4, 1)):
         banks = [row * row_bytes // 4 % 32 for row in range(32)]

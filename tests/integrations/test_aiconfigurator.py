@@ -50,11 +50,6 @@ def test_a_system_and_its_table_of_gemms_are_written(tmp_path):
     assert table["latency"].iloc[3] * 1e3 == pytest.approx(alone_us + quantized_us, rel=1e-6)
 
 
-@pytest.mark.parametrize(("call_us", "share"), [(500.0, 0), (1100.0, 1 / 3), (1500.0, 7 / 9), (4000.0, 1)])
-def test_long_calls_are_timed_after_the_clock_fell(call_us, share):
-    assert planner.fallen_share(np.array([call_us]))[0] == pytest.approx(share)
-
-
 def call_us(problem, regime):
     ranker = Ranker("h200", family="cublas", options={"regime": regime, "l2": "written"})
     best = ranker.rank(problem, 1).to_dataframe()

@@ -3,8 +3,8 @@ import pytest
 
 pytest.importorskip("nvMatmulHeuristics")
 
-from gemm_model import GemmProblem, InputError, KernelConfig
-from gemm_model.integrations.nvmatmul import NvMatmulHeuristics, precision_of
+from gemm_model import GemmProblem, KernelConfig
+from gemm_model.integrations.nvmatmul import NvMatmulHeuristics
 
 PROBLEM = GemmProblem.of(4096, 4096, 4096)
 
@@ -21,15 +21,3 @@ def test_times_of_given_kernels():
     small, large = library.predict_us(PROBLEM, configs)
     assert np.isfinite([small, large]).all()
     assert large < small
-
-
-@pytest.mark.parametrize(("dtype", "letters"), [("bf16", "TST"), ("fp16", "HSH"), ("fp8", "QQTST")])
-def test_types_in_the_librarys_letters(dtype, letters):
-    assert precision_of(GemmProblem.of(1, 1, 1, dtype)) == letters
-
-
-def test_what_it_does_not_know_is_refused():
-    with pytest.raises(InputError, match="does not know 'v100_sxm2'"):
-        NvMatmulHeuristics("v100_sxm2")
-    with pytest.raises(InputError, match="not asked for e2m1"):
-        precision_of(GemmProblem.of(1, 1, 1, "nvfp4"))

@@ -69,15 +69,6 @@ def test_a_cta_of_one_tile_waits_for_its_first_load_and_hides_nothing():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "beside", "epilogues"), [("cooperative", 1100, 1.0), ("pingpong", 550, 0.5)]
-)
-def test_stores_that_l2_holds_up_take_the_place_of_the_epilogue(schedule, beside, epilogues):
-    batch = row(cta_m=128, cta_n=128, schedule=schedule)
-    found = period_beside_stores(kernel_of(batch), 700.0)
-    assert found == (pytest.approx(beside), epilogues)
-
-
-@pytest.mark.parametrize(
     ("cta_n", "dtype", "two"), [(256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)]
 )
 def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta_n, dtype, two):

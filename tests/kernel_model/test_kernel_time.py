@@ -21,7 +21,6 @@ from gemm_model.kernel_model.clock import (
 from gemm_model.kernel_model.kernel import geometry_of
 from gemm_model.kernel_model.kernel_time import kernel_time, tile_times
 from gemm_model.kernel_model.launch import spread_out
-from gemm_model.kernel_model.launch_context import footprint_bytes
 from gemm_model.kernel_model.mainloop import k_tile
 from gemm_model.kernel_model.rates import gpcs_to_saturate_l2
 from gemm_model.kernels.registry import family_of
@@ -399,23 +398,6 @@ def test_a_launch_of_a_chain_that_keeps_dram_busy_starts_cold_nearly_twice():
 def test_grids_that_are_placed_beside_the_one_before(n, kernel, regime, expected):
     batch = row((64, n, 4096), cta_m=64, cta_n=128, **{"schedule": "pingpong", **kernel})
     assert spread_out(kernel_of(batch, regime=regime)) == expected
-
-
-@pytest.mark.parametrize(
-    ("regime", "l2", "expected"),
-    [
-        # The same operands again: what a launch touches lies between two uses of them.
-        ("sustained", "cold", 5.0),
-        ("graph", "warm", 5.0),
-        # Weights of a layer's own, whether the clock has settled or not.
-        ("graph", "cold", float("inf")),
-        ("graph", "written", float("inf")),
-        ("sustained", "written", float("inf")),
-    ],
-)
-def test_a_kernel_after_another_one_of_a_model_finds_no_weights_in_l2(regime, l2, expected):
-    kernel = kernel_of(row((64, 8192, 4096), cta_m=64, cta_n=128), regime=regime, l2=l2)
-    assert footprint_bytes(kernel, 5.0) == expected
 
 
 def test_a_trigger_before_the_last_store_hides_the_next_start():

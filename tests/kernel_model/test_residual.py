@@ -34,7 +34,6 @@ from gemm_model.kernel_model.residual import (
     features,
     load_residual,
     residual_beside,
-    supported_share,
     write_residual,
 )
 from tests.made_rows import H200, QUACK, rows_made_by
@@ -313,13 +312,6 @@ def test_a_chain_is_corrected_by_the_share_of_the_kernel_launched_alone():
     assert shares("sustained") == pytest.approx([1.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("clock", "supported"), [(1.0, 1.0), (0.9, 1.0), (0.85, 0.5), (0.8, 0.0), (0.5, 0.0)]
-)
-def test_a_correction_fades_as_the_cap_holds_the_clock(clock, supported):
-    assert supported_share(clock) == pytest.approx(supported)
-
-
 @needs_shipped
 def test_it_is_on_by_default_where_it_was_trained():
     auto = predict(*WIDE, "h200")
@@ -464,12 +456,6 @@ def test_another_parameter_is_another_calibration(tmp_path, residual_file):
 def test_a_residual_is_not_borrowed(residual_file):
     with pytest.raises(InputError, match="b200_sxm"):
         KernelModel(load_gpu("b200_sxm"), residual=str(residual_file))
-
-
-@pytest.mark.parametrize("value", ["on", "h200", "trees.yaml", False])
-def test_other_words_are_refused(value):
-    with pytest.raises(InputError, match="expected auto, off or an .npz file"):
-        KernelModel(H200, residual=value)
 
 
 @needs_shipped

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_model import GemmProblem, InputError, KernelConfig, Ranker, load_gpu, predict, rank
+from gemm_model import GemmProblem, InputError, KernelConfig, Ranker, load_gpu, rank
 from gemm_model.config import load_config
 from gemm_model.core.batch import batch_of, numbers_of
 from gemm_model.core.kernel_config import SCHEDULES
@@ -137,15 +137,6 @@ def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
 def test_block_scaled_operands_are_not_exchanged():
     b200 = load_gpu("b200_sxm")
     assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
-
-
-@pytest.mark.parametrize(*cases(__file__, "test_types_that_tensor_cores_lack_are_refused"))
-def test_types_that_tensor_cores_lack_are_refused(gpu, a, b, words):
-    problem = GemmProblem.of(512, 512, 512, a, b_dtype=b)
-    with pytest.raises(InputError, match=words):
-        rank(problem, gpu)
-    with pytest.raises(InputError, match=words):
-        predict(problem, KernelConfig(cta_m=128, cta_n=128), gpu)
 
 
 def test_tensor_memory_takes_narrow_types_of_two_widths():

@@ -86,13 +86,6 @@ def test_two_points_give_back_the_line(throughput, startup, sizes):
     assert found.startup_us == pytest.approx(startup, abs=1e-3 * max(times))
 
 
-def test_two_points_as_in_the_paper():
-    # 64 x 64 and 128 x 128 elements at 4096 elements a microsecond behind a startup of 0.77 us.
-    found = two_point_estimate(64 * 64, 1.77, 128 * 128, 4.77)
-    assert found.throughput_per_us == pytest.approx(4096.0)
-    assert found.startup_us == pytest.approx(0.77)
-
-
 @pytest.mark.parametrize("points", [(4, 1.0, 4, 2.0), (4, 1.0, 8, 1.0), (4, 2.0, 8, 1.0)])
 def test_two_points_that_make_no_sense(points):
     with pytest.raises(InputError, match="the larger takes longer"):

@@ -10,8 +10,6 @@ from gemm_model.pipeline.machine import (
     PipelineMachine,
     StepTimes,
     Workload,
-    load_machine,
-    machine_names,
     workload,
 )
 from gemm_model.pipeline.steady_state import consumer_wait, kernel_time, math_start, time_per_k_tile
@@ -38,21 +36,10 @@ def test_arrays_give_what_scalars_give():
         assert batch.tail_last.load_a[row] == one.tail_last.load_a
 
 
-def test_packaged_machines_load():
-    assert "paper_a6000" in machine_names()
-    for name in machine_names():
-        assert load_machine(name).name == name
-
-
 @pytest.mark.parametrize("name", ["m", "n", "k", "stages", "tile_k"])
 def test_sizes_below_one_are_refused(name):
     with pytest.raises(InputError, match=f"{name} is 0; expected at least 1"):
         workload(MACHINE, PipelineKernel(**{**SHAPE, name: 0}))
-
-
-def test_unknown_machine_is_refused():
-    with pytest.raises(InputError, match="unknown machine 'nope'"):
-        load_machine("nope")
 
 
 LOADING = PipelineMachine(mac_per_us=1e6, load_bytes_per_us=32768.0)

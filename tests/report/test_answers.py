@@ -6,7 +6,6 @@ import pytest
 
 from gemm_model import GemmProblem, KernelConfig, explain, load_gpu, predict
 from gemm_model.report.console import explanation
-from gemm_model.report.document import text_table
 from gemm_model.report.page import kernel
 from gemm_model.report.progress import Progress
 
@@ -57,11 +56,6 @@ def test_a_table_of_kernels_is_told_on_a_screen_by_what_tells_its_rows_apart(gem
     assert "swizzle" in found.out.splitlines()[0]
     assert "cta_m" not in found.out
     assert "... and 62 rows more" in found.out
-
-
-def test_a_text_leaves_out_a_column_without_any_value():
-    rows = [{"a": 1, "b": None, "c": None}, {"a": 2, "b": 3, "c": None}]
-    assert text_table(rows) == "a b\n1 -\n2 3"
 
 
 def test_version_has_fingerprints_of_data_and_calibrations(gemm_model):

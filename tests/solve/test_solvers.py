@@ -20,27 +20,11 @@ from gemm_model.pipeline.machine import (
 from gemm_model.solve.exact import OBJECTIVES, legal_candidates, solve_exact
 from gemm_model.solve.smt import solve_smt
 
-# Problem and optimal tile of the paper's Table 1, as printed.
-TABLE_1 = {
-    (1024, 1024, 1024): (128, 128, 128),
-    (1024, 512, 1024): (128, 64, 128),
-    (1024, 1024, 512): (128, 128, 128),
-    (1024, 512, 512): (128, 64, 128),
-    (512, 512, 512): (64, 64, 128),
-}
-
 
 def work_of(problem, machine, choice):
     m, n, k = problem
     chosen = {name: getattr(choice, name) for name in ("tile_m", "tile_n", "tile_k", "stages")}
     return workload(machine, PipelineKernel(m=m, n=n, k=k, **chosen))
-
-
-@pytest.mark.parametrize(("problem", "tile"), TABLE_1.items())
-def test_table_1(problem, tile):
-    # The paper does not print the machine of Table 1; on this one its tiles are optimal.
-    best = solve_exact(problem, load_machine("balanced")).best
-    assert (best.tile_m, best.tile_n, best.tile_k) == tile
 
 
 random_machines = st.builds(
@@ -97,35 +81,6 @@ def test_the_runner_up_is_another_tile():
     tile = (found.best.tile_m, found.best.tile_n, found.best.tile_k)
     assert (found.runner_up.tile_m, found.runner_up.tile_n, found.runner_up.tile_k) != tile
     assert found.runner_up.time_ps >= found.best.time_ps
-
-
-@pytest.mark.parametrize(("spare_bytes", "stages"), [(0, 3), (-1, 2)])
-def test_a_ring_may_fill_shared_memory_to_the_last_byte(spare_bytes, stages):
-    # A stage is (32 + 32) x 32 elements of two bytes.
-    space = TileSpace(tile_m=(32,), tile_n=(32,), tile_k=(32,), smem_bytes=3 * 4096 + spare_bytes)
-    assert legal_candidates(PipelineMachine(tiles=space)).stages.tolist() == [*range(1, stages + 1)]
-
-
-def test_an_empty_space_is_refused_by_both():
-    machine = PipelineMachine(tiles=TileSpace(smem_bytes=1000))
-    with pytest.raises(InputError, match="no legal tile; the smallest ring of one stage takes 4096 bytes"):
-        solve_exact((64, 64, 64), machine)
-    with pytest.raises(InputError, match="unsatisfiable"):
-        solve_smt((64, 64, 64), machine)
-    with pytest.raises(InputError, match="unsatisfiable"):
-        solve_smt((64, 64, 64), PipelineMachine(tiles=TileSpace(max_accumulators=10)))
-
-
-def test_bad_questions_are_refused():
-    machine = load_machine("balanced")
-    with pytest.raises(InputError, match="k is 0; expected at least 1"):
-        solve_exact((64, 64, 0), machine)
-    with pytest.raises(InputError, match="objective is 'speed'"):
-        solve_exact((64, 64, 64), machine, "speed")
-    with pytest.raises(InputError, match="expected a positive number of seconds"):
-        solve_smt((64, 64, 64), machine, timeout_s=0)
-    with pytest.raises(InputError, match="consumers single"):
-        solve_smt((64, 64, 64), PipelineMachine(consumers="pingpong"))
 
 
 def test_an_early_end_is_not_called_a_proof():
