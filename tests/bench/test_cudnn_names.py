@@ -10,7 +10,9 @@ from gemm_model.bench.cublas_names import cells_of_names, parse_cublas_name, par
 from gemm_model.bench.cudnn_names import conv_cells
 from gemm_model.core.conv import ConvProblem
 from gemm_model.errors import InputError
-from tests.cases import cases
+from tests.cases import calls, cases
+
+test_calls = calls(__file__)
 
 NAME = (
     "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize{}_warpgroupsize{}_g1_"

@@ -18,9 +18,6 @@ from gemm_model import GemmProblem, KernelConfig, load_gpu
 from gemm_model.bench import quack
 from gemm_model.bench.provider import CompileError, UnsupportedError
 from gemm_model.bench.quack import placed_in
-from tests.cases import calls
-
-test_calls = calls(__file__)
 from gemm_model.core.batch import batch_of
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
