@@ -34,18 +34,6 @@ def test_what_it_picks_goes_by_the_sort():
     assert ranker.heuristic_choice_of(gm.GemmProblem.of(512, 512, 512)) == ranker.heuristic_choice
 
 
-def test_groups_are_sliced_or_transposed():
-    # 2 images of 4x4 pixels and 96 channels, 48 of them a group of filters: 3,072 elements in, as many out,
-    # 9 x 96 x 48 = 41,472 weights. Two bytes each, read and written.
-    ways = _ways("fprop n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2")
-    sliced, transposed = ways["sliced"].copies, ways["transposed"].copies
-    assert (sliced.kernels, sliced.moved_bytes) == (5, 4 * 2 * 3072)
-    assert (transposed.kernels, transposed.moved_bytes) == (3, 4 * (2 * 3072 + 41472))
-    # A weight gradient adds up its parts of K in a kernel more.
-    gradient = _ways("wgrad n=2 c=96 h=4 w=4 k=96 r=3 s=3 pad=1 groups=2")
-    assert gradient["sliced"].copies.kernels == 7
-
-
 def test_channels_that_fill_no_row_are_padded_in_every_matrix_that_has_them():
     # 3 of 8 channels, 16 filters: the image (2 x 16 pixels) and the weights (9 taps), not the output.
     padded = _ways("dgrad n=2 c=3 h=4 w=4 k=16 r=3 s=3 pad=1")["padded"].copies
@@ -111,15 +99,6 @@ def test_short_strided_gradients_may_go_to_an_earlier_kernel():
     assert pick.way(14.0) == "strided"
     assert 8.9 < pick.time_us(14.0, "L2") < 10.0
     assert not _ways("dgrad n=2 c=96 h=8 w=8 k=48 r=3 s=3 pad=1")
-
-
-def test_many_taps_go_to_earlier_kernels():
-    # 128 pixels of 96 filters are 2 x 2 tiles, one wave; 49 taps of 64 channels.
-    forward = _ways("fprop n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3")["earlier"]
-    assert (forward.kernel, forward.work.operations) == ("many_taps", 2 * 64 * 64 * 132 * 49 * 64)
-    # 96 filters by 49 x 64 columns are 2 x 49 tiles, whose parts of K fill the GPU; 128 pixels.
-    into_weights = _ways("wgrad n=2 c=64 h=8 w=8 k=96 r=7 s=7 pad=3")["earlier"]
-    assert (into_weights.kernel, into_weights.work.operations) == ("many_taps_wgrad", 2 * 64 * 64 * 98 * 128)
 
 
 def test_kernels_of_sm80_are_no_earlier_ones_on_sm80():

@@ -62,16 +62,6 @@ def test_hit_rate_takes_its_share_of_the_load_time_alone():
     assert hit.details["epilogue_us"] == base.details["epilogue_us"]
 
 
-def test_multicast_divides_each_operand_by_the_cluster_across_it():
-    # fp8, one byte an element: A is 64 rows shared by cluster_n = 4, B is 256 rows shared by cluster_m = 2.
-    config = KernelConfig(cta_m=64, cta_n=256, cluster_m=2, cluster_n=4)
-    result = predict(FP8, config, "b200_1300mhz", "WSPersistentGEMMModel")
-    sms = 148 // 8 * 8
-    bytes_per_k = 64 / 4 + 256 / 2
-    assert result.details["sms_per_wave"] == sms
-    assert result.details["load_us"] == pytest.approx(bytes_per_k * 257 * sms / 8192000, rel=1e-12)
-
-
 def test_tiles_are_rounded_up_to_whole_clusters():
     # 3 tiles along m in clusters of 2 make 4; one along n; so the only wave uses 4 SMs.
     problem, config = GemmProblem.of(300, 64, 64), KernelConfig(cta_m=128, cta_n=64, cluster_m=2)

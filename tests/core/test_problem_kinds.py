@@ -207,14 +207,6 @@ def test_what_is_a_plain_product_after_all_is_held_as_one():
     assert not GemmProblem.of(100, 64, 32, epilogue="relu").plain
 
 
-def test_rows_start_at_pixels_of_all_groups_and_at_a_filter_of_one():
-    text = "n=2 c=96 h=8 w=8 k=64 r=3 s=3 pad=1 groups=4"
-    # A pixel holds 96 channels in, 64 out; a filter 9 taps of 24 channels.
-    assert ConvProblem.parse(f"fprop {text}").row_steps == (96, 216, 64)
-    assert ConvProblem.parse(f"dgrad {text}").row_steps == (64, 24, 96)
-    assert ConvProblem.parse(f"wgrad {text}").row_steps == (64, 96, 24)
-
-
 @pytest.mark.parametrize(
     "problem",
     [

@@ -14,26 +14,6 @@ def fill_of(sizes, **kernel):
     return edge_fill(kernel_of(row(sizes, **kernel)))
 
 
-def test_whole_tiles_have_no_fill():
-    assert fill_of((128, 132 * 128, 4096), cta_m=128, cta_n=128).bytes_per_wave == 0
-
-
-def test_fill_is_in_proportion_to_the_rows_outside():
-    # All 132 SMs have one tile of 128 rows, three quarters of them outside, 4096 columns of 2 bytes.
-    quarter = fill_of((32, 132 * 128, 4096), cta_m=128, cta_n=128)
-    assert quarter.bytes_per_wave == pytest.approx(132 * 96 * 4096 * 2)
-
-
-def test_clusters_take_turns_with_the_last_row():
-    # Two rows of 192; two thirds of the second lie outside: half of the tiles have 128 rows of fill.
-    for columns in (66, 3 * 66):
-        found = fill_of((256, columns * 64, 4096), cta_m=192, cta_n=64)
-        assert found.bytes_per_wave == pytest.approx(132 * 128 / 2 * 4096 * 2)
-    # Five rows of 64, half of the last outside.
-    walked = fill_of((288, 2 * 132 * 64, 4096), cta_m=64, cta_n=64)
-    assert walked.bytes_per_wave == pytest.approx(132 * 32 / 5 * 4096 * 2)
-
-
 def test_a_tile_over_both_edges_is_filled_for_one_operand_after_the_other():
     # One tile of 128 x 128: 96 rows of A and 64 of B lie outside.
     assert fill_of((32, 64, 4096), cta_m=128, cta_n=128).bytes_per_wave == pytest.approx((96 + 64) * 4096 * 2)

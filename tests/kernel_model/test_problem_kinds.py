@@ -67,11 +67,6 @@ def test_tiles_of_groups_are_those_of_the_loop_over_groups(rows, n, cluster_m):
     assert schedule_of(work(sum(rows), n, 64, config, groups=text)).tiles == tiles
 
 
-def test_tiles_of_groups_with_sizes_of_their_own():
-    found = schedule_of(work(400, 256, 128, groups="100x64x128,300x256x64"))
-    assert found.tiles == 1 * 1 + 3 * 2
-
-
 def test_each_group_reads_its_own_weights_once():
     sizes = {"m": 4 * 64, "n": 8192, "k": 4096}
     found = times_of(work(**sizes, groups="64,64,64,64,0")).traffic
@@ -324,12 +319,6 @@ def test_software_scales_are_multiplied_with_each_k_tile():
     assert found_of(scaled).scale_bytes == 128 * 4 + 4
     fast = gm.KernelConfig(cta_m=128, cta_n=128, fast_accum=True)
     assert found_of(work(dtype="fp8", config=fast, block_scaling="1x128,128x128")).slow_sums
-
-
-def test_a_k_tile_of_a_convolution_lies_within_a_tap():
-    # 96 channels are two k tiles of 64 for each of nine taps; as one extent of 864 they were 14.
-    assert schedule_of(conv()).k_tiles == 18
-    assert schedule_of(work(8 * 28 * 28, 256, 96 * 9)).k_tiles == 14
 
 
 def test_a_tile_of_a_weight_gradient_lies_within_a_tap():

@@ -134,11 +134,6 @@ def test_a_tile_of_cublas_has_one_schedule(dtype, tile, schedule):
     assert {SCHEDULES[int(code)] for code in space.kernel["schedule"][of_tile]} == {schedule}
 
 
-def test_block_scaled_operands_are_not_exchanged():
-    b200 = load_gpu("b200_sxm")
-    assert not whole_space(family_of("quack", b200), b200, GemmProblem.of(1, 1, 1, "nvfp4")).swapped.any()
-
-
 def test_tensor_memory_takes_narrow_types_of_two_widths():
     found = rank(GemmProblem.of(512, 512, 512, "e4m3", b_dtype="e2m1"), "b200_sxm")
     assert found.kernels > 0

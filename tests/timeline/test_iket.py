@@ -8,7 +8,6 @@ from gemm_model.timeline.iket import (
     TracedKernel,
     counted_launches,
     lifetimes_us,
-    lost_warps,
     read_iket,
     trace_of,
 )
@@ -130,12 +129,6 @@ def test_a_warpgroup_is_told_by_its_first_warp_unless_all_are_wanted(tmp_path):
     (found,) = read_iket(write_sample(tmp_path / "t.json", document))
     assert set(trace_of(found, KERNEL).rows["warp"]) == {-1, 0, 4}
     assert set(trace_of(found, KERNEL, every_warp=True).rows["warp"]) == {-1, 0, 1, 4}
-
-
-def test_lost_warps_are_counted():
-    words = "Trace incomplete: {} warp record(s) dropped because the warp emitted more events\nx\n"
-    assert lost_warps(words.format(17) + words.format(3)) == 20
-    assert lost_warps("all is well") == 0
 
 
 def test_the_first_launch_of_a_turn_does_not_count(tmp_path):
