@@ -122,10 +122,11 @@ def _terms_html(shown: str) -> str:
     """A legend of the terms that a page shows, in alphabetical order."""
     units = {name: unit["meaning"] for name, unit in read_toml("explanations")["attention_units"].items()}
     known = units | {name: each.meaning for name, each in RESOURCES.items()} | read_toml("terms")
-    meaning = {word: told for words, told in known.items() for word in words.split(", ")}
-    pattern = "|".join(sorted(map(re.escape, meaning), key=len, reverse=True))
-    found = sorted(set(re.findall(rf"(?<![\w-])({pattern})s?(?![\w-])", shown)), key=str.lower)
-    rows = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning[word])}</dd>" for word in found)
+    pattern = "|".join(sorted(map(re.escape, ", ".join(known).split(", ")), key=len, reverse=True))
+    found = set(re.findall(rf"(?<![\w-])({pattern})s?(?![\w-])", shown))
+    told = {", ".join(word for word in words.split(", ") if word in found): known[words] for words in known}
+    terms = sorted(filter(None, told), key=str.lower)
+    rows = "".join(f"<dt>{escape(term)}</dt><dd>{escape(told[term])}</dd>" for term in terms)
     return f"<section class=panel><h2>Terms</h2><dl class=terms>{rows}</dl></section>"
 
 

@@ -155,10 +155,7 @@ def mechanism_bars(explanation: Explanation) -> content.Figure:
         for each in explanation.mechanisms
     ]
     busy = ", ".join(f"{name} {share:.0%}" for name, share in explanation.busy.items())
-    note = (
-        "What of a 1 % faster resource reaches the runtime: the shares add up to 1. Hover for its time as if it "
-        f"were alone. A profiler would show how busy units are on average: {busy}."
-    )
+    note = content.SHOWN["notes"]["mechanisms"].format(busy=busy)
     return content.bars("Limited by", note, "share of the runtime (%)", shown)
 
 
