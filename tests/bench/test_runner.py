@@ -18,12 +18,12 @@ import pytest
 from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench import counters, runner
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.provider import Rotation, rotation_of
+from gemm_model.bench.provider import Operands, Rotation, rotation_of
 from gemm_model.bench.row_log import KeptTable
 from gemm_model.bench.rows import Chain, Outcome, Row, row_from_columns
 from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
 from gemm_model.bench.sweep import ChainOptions, chained
-from gemm_model.bench.worker import Worker
+from gemm_model.bench.worker import Worker, _partner_gemms
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.classic_scripts import benchmark_main
 from gemm_model.commands import benchmark
@@ -551,3 +551,16 @@ def test_a_group_runs_under_the_profiler():
 def profiled_rows(*sizes):
     kernel = {"kernel": fakes.FakeProvider.name, "config": KernelConfig(cta_m=128, cta_n=64)}
     return [Row(problem=GemmProblem.of(64, n, 256), regime="counters", **kernel) for n in sizes]
+
+
+@pytest.mark.parametrize(("n", "read"), [(256, "the row's"), (512, "its own")])
+def test_a_partner_reads_the_row_s_outputs_where_they_are_its_a(n, read):
+    partner = GemmProblem.of(64, 512, 256)
+    chain = SimpleNamespace(partner_problem=lambda _: partner)
+    row = SimpleNamespace(problem=GemmProblem.of(64, n, 128), config=None, chain=chain)
+    own = Operands(a="its own", b=None, out=None)
+    device = SimpleNamespace(l2_bytes=1e6, rotating_operands=lambda *_: [own])
+    provider = SimpleNamespace(prepare=lambda _problem, _config, each: each.a)
+    launches, moved_bytes = _partner_gemms(row, device, provider, [SimpleNamespace(out="the row's")])
+    # A and B once, C once, of 16 bits.
+    assert (launches, moved_bytes) == ([read], 2 * (64 * 256 + 512 * 256 + 64 * 512))
