@@ -8,6 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gemm_model.bench.rows import write_plan
+from gemm_model.calibration.planning import designed_rows
+from gemm_model.calibration.report import report_text, validation_table, write_calibration, write_numbers
+from gemm_model.calibration.run import Choices, calibrate, extend, full_names
 from gemm_model.commands import common
 from gemm_model.core.files import atomic_write
 from gemm_model.core.gpu import GpuSpec, load_gpu
@@ -19,7 +22,9 @@ from gemm_model.kernel_model.residual import Residual, load_residual, residual_b
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, File
 from gemm_model.report.page.content import Page
+from gemm_model.report.page.table import calibration_page
 from gemm_model.report.progress import Progress
+from gemm_model.tables.table import read_table
 
 MOST_PROCESSES = 4096
 """Most processes of one machine [1]; `--cluster`; chosen: folds are far fewer."""
@@ -29,10 +34,6 @@ TIMING = ("timing.repeats=24", "timing.row_budget_ms=20", "timing.placements=24"
 
 
 def run(args: argparse.Namespace) -> Document | None:
-    from gemm_model.calibration.report import report_text, write_calibration
-    from gemm_model.calibration.run import Choices, calibrate, full_names
-    from gemm_model.tables.table import read_table
-
     if args.quick == bool(args.input):
         raise InputError("expected either --input with measurements or --quick on a machine with a GPU")
     beside = None if args.output is None else residual_beside(args.output)
@@ -72,8 +73,6 @@ def run(args: argparse.Namespace) -> Document | None:
         files.append(args.report)
 
     def page() -> Page:
-        from gemm_model.report.page.table import calibration_page
-
         return calibration_page(result, chosen.gpu, args.output)
 
     return _answer(chosen.gpu, files, text, common.page(args.html, page))
@@ -99,9 +98,6 @@ def _donor_residual(donor: Calibration | None) -> Residual:
 
 def _extend(args: argparse.Namespace, gpu: GpuSpec) -> Document:
     """Fit what is no plain GEMM, and leave the rest of a calibration as it is."""
-    from gemm_model.calibration.report import validation_table, write_numbers
-    from gemm_model.calibration.run import extend
-
     common.refuse_unused(
         args, "with --extend", (*common.GPU, "input", "output", "extend", "seed", "cluster", "format")
     )
@@ -134,7 +130,6 @@ def quick_calibration(output: Path, run_words: Callable[[Sequence[str]], int]) -
     Each step is a command that `run_words` runs; its files stay if a later step fails. Raises InputError if a
     file could not be written.
     """
-    from gemm_model.calibration.planning import designed_rows
 
     def run(*words: str | Path) -> None:
         run_words([str(word) for word in words])

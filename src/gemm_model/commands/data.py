@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from gemm_model.bench.row_log import command_line, package_versions, timestamp
 from gemm_model.commands import common
 from gemm_model.commands.options import ENDINGS, check_suffix
 from gemm_model.core.files import atomic_path
+from gemm_model.dataset.compare import compare
+from gemm_model.dataset.schema import as_texts, typed
+from gemm_model.dataset.storage import RUN_NAME, DataSet, RunRecord, new_run_name
 from gemm_model.errors import InputError, PartialResultError
+from gemm_model.fleet.journal import unsealed
 from gemm_model.report.document import Document, text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from gemm_model.tables.table import read_table
 
 
 def run(args: argparse.Namespace) -> Document | None:
@@ -40,10 +44,6 @@ def run(args: argparse.Namespace) -> Document | None:
 
 
 def _import(args: argparse.Namespace) -> Document:
-    from gemm_model.dataset.schema import typed
-    from gemm_model.dataset.storage import DataSet, RunRecord, new_run_name
-    from gemm_model.tables.table import read_table
-
     # All files are read before the first is written, so a bad file leaves the data set unchanged.
     tables = [(path, read_table(path)) for path in args.tables]
     for path, texts in tables:
@@ -65,9 +65,6 @@ def _import(args: argparse.Namespace) -> Document:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from gemm_model.dataset.schema import as_texts
-    from gemm_model.dataset.storage import DataSet
-
     dataset = DataSet(args.dataset)
     parts = _parts(args)
     damaged = dataset.damage(parts) if args.skip_damaged else {}
@@ -82,8 +79,6 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
-    from gemm_model.dataset.storage import DataSet
-
     parts = _parts(args)
     damaged = DataSet(args.dataset).damage(parts)
     rows = [{"part": path, "damage": why} for path, why in damaged.items()]
@@ -101,9 +96,6 @@ def _listed(damaged: dict[str, str]) -> str:
 
 
 def _list(args: argparse.Namespace) -> Document:
-    from gemm_model.dataset.storage import DataSet
-    from gemm_model.fleet.journal import unsealed
-
     dataset = DataSet(args.dataset)
     wanted = {part.path for part in _parts(args)}
     rows: list[dict[str, Any]] = []
@@ -123,8 +115,6 @@ def _list(args: argparse.Namespace) -> Document:
 
 
 def _diff(args: argparse.Namespace) -> Document:
-    from gemm_model.dataset.compare import compare
-
     found = compare(_measurements(args.dataset), _measurements(args.tables[0]))
     rows = found.differences
     apart = (
@@ -137,17 +127,12 @@ def _diff(args: argparse.Namespace) -> Document:
 
 def _measurements(path: Path) -> pd.DataFrame:
     """Of a CSV file, a data set, or a run of one (`FOLDER/RUN`)."""
-    from gemm_model.dataset.storage import RUN_NAME, DataSet
-    from gemm_model.tables.table import read_table
-
     if RUN_NAME.fullmatch(path.name):
         return DataSet(path.parent).read(run=path.name)
     return DataSet(path).read() if path.is_dir() else read_table(path)
 
 
 def _parts(args: argparse.Namespace) -> list[Any]:
-    from gemm_model.dataset.storage import DataSet
-
     chosen = {"gpu": args.gpu, "family": args.family, "regime": args.regime, "run": args.run_name}
     parts = DataSet(args.dataset).parts(**chosen)
     if not parts and any(chosen.values()):

@@ -6,8 +6,9 @@ import argparse
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm_model.bench import tracer
 from gemm_model.bench.characterization import base_gpu
 from gemm_model.bench.rows import Row
 from gemm_model.bench.runner import describe_card
@@ -23,9 +24,9 @@ from gemm_model.core.kernel_config import AUTO_KERNEL
 from gemm_model.errors import InputError
 from gemm_model.report.document import Document, csv_text
 from gemm_model.timeline.chrome_trace import write_chrome_trace
-
-if TYPE_CHECKING:
-    from gemm_model.timeline.trace import Trace
+from gemm_model.timeline.iket import read_iket, trace_of
+from gemm_model.timeline.phases import phase_columns, phase_rows
+from gemm_model.timeline.trace import Trace, trace_events, write_trace_table
 
 PROBLEM = ("m", "n", "k", "b_dtype", "out_dtype", "dtype", "batch")
 OF_ONE_KERNEL = (*PROBLEM, *common.CONFIG, "trace", "iket", "keep")
@@ -60,26 +61,21 @@ def _row(args: argparse.Namespace) -> Row:
 
 def _converted(args: argparse.Namespace, row: Row) -> Trace:
     """The trace in a file of the tracer: its last launch of an instrumented kernel."""
-    from gemm_model.bench.tracer import traced_kernel
-    from gemm_model.timeline.iket import read_iket, trace_of
-
     common.refuse_given(args, ("events_per_warp", "no_waits", "stores", "keep", "device"), "with --iket")
     launches = read_iket(args.iket)
     if not launches:
         raise InputError(f"{args.iket}: no launch of an instrumented kernel; expected one")
-    kernel = traced_kernel(row, load_gpu(args.gpu or "h200"))
+    kernel = tracer.traced_kernel(row, load_gpu(args.gpu or "h200"))
     return trace_of(launches[-1], kernel, every_warp=args.all_warps)
 
 
 def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
     """The traces of rows on this machine's GPU, in as few runs of the tracer as its buffers allow."""
-    from gemm_model.bench.tracer import TRACED_DEVICE, TraceOptions, batches, require_tracer, trace_rows
-
     if args.gpu is not None:
         raise InputError("--gpu has no effect without --iket; expected it left out")
-    require_tracer()
-    options = TraceOptions(
-        device=args.device or TRACED_DEVICE,
+    tracer.require_tracer()
+    options = tracer.TraceOptions(
+        device=args.device or tracer.TRACED_DEVICE,
         events_per_warp=args.events_per_warp,
         waits=not args.no_waits,
         stores=args.stores,
@@ -90,10 +86,10 @@ def _traced(rows: list[Row], args: argparse.Namespace) -> list[Trace]:
     with ThreadPoolExecutor(1) as pool:
         gpu = pool.submit(_gpu, options.device)
         # One kernel is traced while the card is described.
-        for batch in batches(rows, gpu.result(), stores=args.stores) if len(rows) > 1 else [[0]]:
+        for batch in tracer.batches(rows, gpu.result(), stores=args.stores) if len(rows) > 1 else [[0]]:
             common.words(f"tracing {counted(len(batch), 'kernel')}")
             try:
-                traces = trace_rows([rows[i] for i in batch], gpu.result, options)
+                traces = tracer.trace_rows([rows[i] for i in batch], gpu.result, options)
             except InputError:
                 gpu.result()  # Without a GPU, that is why.
                 raise
@@ -110,9 +106,6 @@ def _gpu(device: str) -> GpuSpec:
 
 def _trace_table(args: argparse.Namespace) -> Document:
     """Every kernel of a table: a trace each, and the phases of all."""
-    from gemm_model.timeline.phases import phase_columns
-    from gemm_model.timeline.trace import write_trace_table
-
     asked = rows_of_table(args.rows, regime="burst", l2="cold")
     rows: list[dict[str, Any]] = []
     with sole_writer(args.output):
@@ -134,9 +127,6 @@ def _trace_table(args: argparse.Namespace) -> Document:
 
 
 def _answer(args: argparse.Namespace, trace: Trace) -> Document:
-    from gemm_model.timeline.phases import phase_rows
-    from gemm_model.timeline.trace import trace_events, write_trace_table
-
     info = trace.info
     return Document(
         gpu=info.gpu,

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from gemm_model.config import gpu_names, is_yaml_file, load_gpu_mapping
 from gemm_model.config.numbers import room_numbers
 from gemm_model.config.quantity import Quantity
 from gemm_model.core.dtypes import MATH_KINDS, OPERANDS, DataType
@@ -394,8 +395,6 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     >>> gpu.sm_count, gpu.smem_bytes_per_sm, gpu.architecture
     (132, 233472, 'sm90')
     """
-    from gemm_model.config import is_yaml_file, load_gpu_mapping
-
     if not isinstance(name_or_path, str | Path):
         raise InputError(f"gpu is {name_or_path!r}; expected a name or a YAML file")
     values = load_gpu_mapping(name_or_path)
@@ -410,8 +409,6 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 def _require_own_names(gpu: GpuSpec) -> None:
     """Raises InputError where a user's card has the driver's name of one of another architecture, or of two."""
-    from gemm_model.config import gpu_names, load_gpu_mapping
-
     owners: dict[str, str] = {}
     for name in gpu_names() if gpu.file else ():
         known = load_gpu_mapping(name)
@@ -437,8 +434,6 @@ def is_as_described(gpu: GpuSpec) -> bool:
 
     A name that the package does not describe is its owner's.
     """
-    from gemm_model.config import gpu_names
-
     if gpu.name not in gpu_names():
         return True
     known = _described(gpu.name)
@@ -462,8 +457,6 @@ def smem_words(gpu: GpuSpec) -> str:
 
 def gpu_of_device(device_name: str) -> str:
     """Name of the packaged description that lists what the driver calls a card. Raises InputError."""
-    from gemm_model.config import gpu_names
-
     for name in gpu_names():
         if device_name in load_gpu(name).device_names:
             return name
