@@ -287,7 +287,7 @@ def test_what_a_call_returned_changes_no_later_call():
     ranking = gm.rank(problem, "h200", 2)
     assert pickle.loads(pickle.dumps(ranking)) == ranking
     best = ranking.best.prediction
-    for numbers in (best.phases_us, best.details, best.bytes_by_level):
+    for numbers in (best.phases_us, best.details, best.bytes_by_level, ranking.place):
         before = dict(numbers)
         with pytest.raises(TypeError, match="read-only"):
             numbers["waves"] = 0.0

@@ -21,7 +21,7 @@ from gemm_model.core.kernel_config import AUTO_KERNEL, KERNELS, RASTERS, SCHEDUL
 from gemm_model.core.kind_columns import asked_of
 from gemm_model.core.prediction import BatchPrediction, Prediction, predict_in_chunks
 from gemm_model.core.problem import GemmProblem
-from gemm_model.core.records import require_kind
+from gemm_model.core.records import ReadOnly, require_kind
 from gemm_model.core.sizes import size_of
 from gemm_model.errors import InputError, require_one_of
 from gemm_model.kernels.candidates import Candidate, CandidateSpace, candidate_spaces, sizes_of, types_of
@@ -194,10 +194,10 @@ class Ranker:
         return tuple(family.name for family in self.families)
 
     @property
-    def place(self) -> dict[str, str]:
+    def place(self) -> Mapping[str, str]:
         """Where its answers hold, as columns of a table: the card and, of a model that has several, regime and L2."""
         found = {"gpu": self.gpu.name, "regime": self.model.regime, "l2": self.model.l2}
-        return {name: value for name, value in found.items() if value is not None}
+        return ReadOnly({name: value for name, value in found.items() if value is not None})
 
     def call(self, problem: GemmProblem) -> Call:
         """The call of the family's library: what its heuristic choice takes over the kernel predicted for it."""
