@@ -82,8 +82,8 @@ class QuackProvider:
             return f"QuACK has no kernel for compute capability {major}.{compute_capability[1]}"
         if problem.acc_dtype.name != "fp32":
             return f"QuACK accumulates in fp32, not {problem.acc_dtype.name}"
-        if problem.a_scale is not None:
-            key = (problem.a_dtype.name, problem.a_scale.dtype.name, problem.a_scale.vec_size)
+        if (scale := problem.a_scale or problem.b_scale) is not None:
+            key = (problem.a_dtype.name, scale.dtype.name, scale.vec_size)
             known = major == 10 and key in BLOCK_FORMATS and problem.a_scale == problem.b_scale
             return (
                 beyond(problem)
