@@ -197,9 +197,8 @@ class _Query:
         starts = recurrence.run(work, self._machine)
         wait = 0.0
         for wave in range(int(work.waves)):
-            step = work.tail if wave == int(work.waves) - 1 else work.full
             begun = starts.epilogue[wave - 1] + work.epilogue if wave else 0.0
-            wait += starts.math[wave, -1] - begun - (work.steps - 1) * step.math
+            wait += starts.math[wave, -1] - begun - (work.steps - 1) * work.full.math
         return Choice(
             tile_m=tile_m,
             tile_n=tile_n,
