@@ -38,17 +38,7 @@ def test_ctas_beyond_the_tiles_are_no_parts_of_k():
     assert (cells["split_k"], cells["scheduler"]) == (1, "static")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "grid", "block", "expected"),
-    [
-        # 192 filters are 3 tiles, and each of four taps has two for its 96 channels: 24, and 3 CTAs for each.
-        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", BLOCK, (3, "static")),
-        # 8 x 9 x 8 tiles are more than 120 CTAs: each takes a part of the k tiles of all.
-        ("n=16 c=512 h=28 w=28 k=512 r=3 s=3 pad=1", "(120, 1, 1)", BLOCK, (1, "stream_k")),
-        # The grid of a kernel that adds up the parts behind is not that of the tiles.
-        ("n=128 c=96 h=56 w=56 k=192 r=2 s=2 stride=2", "(72, 1, 1)", "(128, 1, 1)", (1, "stream_k")),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_segments_of_k_are_as_many_as_a_tile_has_ctas"))
 def test_segments_of_k_are_as_many_as_a_tile_has_ctas(sizes, grid, block, expected):
     gradient = ConvProblem.parse(f"wgrad {sizes}")
     cells = conv_cells(gradient, NAME.format("64x64x64", "1x1x1", "on"), grid, block)

@@ -25,6 +25,7 @@ from gemm_model.bench.sweep import problem_key, rows_of_table, shape_key
 from gemm_model.bench.tensors import OperandPool, compare, poison, references
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.fields import problem_of_row
+from tests.cases import cases
 
 HOPPER = (9, 0)
 REFUSED = Path(__file__).with_name("not_run.yaml")
@@ -319,10 +320,7 @@ COOPERATIVE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "tile", "stages", "schedule"),
-    [(PINGPONG, (64, 128, 128), 4, "pingpong"), (COOPERATIVE, (128, 256, 64), 3, "cooperative")],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_grouped_kernel_of_torch_tells_its_tile"))
 def test_a_grouped_kernel_of_torch_tells_its_tile(name, tile, stages, schedule):
     cells = grouped_cells(name)
     assert (cells["cta_m"], cells["cta_n"], cells["cta_k"]) == tile

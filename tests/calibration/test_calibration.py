@@ -384,8 +384,7 @@ def test_folds_in_two_processes_say_what_one_says(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("alone", "corrected", "helps"),
-    [(1.04, 1.02, True), (1.04, 0.97, True), (1.04, 1.05, False), (1.04, 0.95, False), (1.04, None, False)],
+    *cases(__file__, "test_a_residual_helps_where_shapes_that_it_had_not_seen_gain_by_it")
 )
 def test_a_residual_helps_where_shapes_that_it_had_not_seen_gain_by_it(alone, corrected, helps):
     rows = observe(measured(shapes=3), H200, QUACK)

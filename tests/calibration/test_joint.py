@@ -14,6 +14,7 @@ from gemm_model.calibration.tables import problem_kind
 from gemm_model.kernel_model.calibration_file import as_mapping, load_calibration
 from gemm_model.kernel_model.kernel_time import kernel_time
 from tests.calibration.test_calibration import H200, NUMBERS, QUACK, measured
+from tests.cases import cases
 from tests.typed_numbers import VALUES, calibration, numbers
 
 KINDS = {("quack", "fp16"): "bf16", ("quack", "fp8"): "e4m3"}
@@ -50,10 +51,7 @@ def test_intervals_are_those_of_the_linearised_fit_to_shapes_drawn_again():
     assert list(found.correlated.values()) == [(each, pytest.approx(-1.0)) for each in free[::-1]]
 
 
-@pytest.mark.parametrize(
-    ("regime", "weights", "joint_weights"),
-    [("counters", [1.0, 0.0, 4.0, 0.1], [4.0, 1.0, 0.5]), ("sustained", [1.0, 1.0], [1.0])],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_clocks_and_bytes_count_beside_times"))
 def test_clocks_and_bytes_count_beside_times(regime, weights, joint_weights):
     frame = measured(shapes=2).iloc[:12].assign(regime=regime)
     times = kernel_time(observe(frame, H200, QUACK).shape, H200, NUMBERS, regime=regime)

@@ -217,16 +217,7 @@ def test_an_option_told_twice_has_one_value():
 CONFIG = KernelConfig(cta_m=128, cta_n=128)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "a_bytes", "b_bytes", "output_bytes"),
-    [
-        ("bf16", 3 * 64 * 256 * 2, 3 * 32 * 256 * 2, 3 * 64 * 32 * 2),
-        ("e4m3", 3 * 64 * 256, 3 * 32 * 256, 3 * 64 * 32 * 2),
-        # A byte of scale for 32 elements of a byte, and for 16 of half a byte.
-        ("mxfp8", 3 * 64 * (256 + 8), 3 * 32 * (256 + 8), 3 * 64 * 32 * 2),
-        ("nvfp4", 3 * 64 * (128 + 16), 3 * 32 * (128 + 16), 3 * 64 * 32 * 2),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bytes_hold_batches_and_scale_factors"))
 def test_bytes_hold_batches_and_scale_factors(dtype, a_bytes, b_bytes, output_bytes):
     problem = GemmProblem.of(64, 32, 256, dtype, batch=3)
     assert (problem.a_bytes, problem.b_bytes, problem.output_bytes) == (a_bytes, b_bytes, output_bytes)

@@ -12,6 +12,7 @@ from gemm_model.integrations.huggingface import (
     read_config,
     shapes_of,
 )
+from tests.cases import cases
 
 CONFIGS = yaml.safe_load(Path(__file__).with_name("huggingface.yaml").read_text())
 GROUP = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"x": 1}}
@@ -75,14 +76,7 @@ def test_a_vision_transformer_and_gpt_2_have_no_gate():
     assert (gpt_2.dense_size, gpt_2.gated) == (3072, False)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, ("int4", (1, 128), True)),
-        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}, ("e4m3", None, False)),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("nvfp4", None, False)),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_quantized_weights"))
 def test_quantized_weights(found, expected):
     quantization = shapes_of({**CONFIGS["llama_3_8b"], "quantization_config": found}).quantization
     assert (quantization.dtype, quantization.block, quantization.weights_only) == expected

@@ -53,10 +53,7 @@ def test_any_other_value_gives_another_fingerprint():
     assert len(prints) == 5
 
 
-@pytest.mark.parametrize(
-    ("math_kind", "served"),
-    [("fp16", "fp16"), ("fp8", "fp8"), ("fp4", "fp8"), ("int8", "fp8"), ("tf32", "fp16")],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_nearest_class_serves_types_that_were_not_fitted"))
 def test_the_nearest_class_serves_types_that_were_not_fitted(math_kind, served):
     assert calibration().kind_for(math_kind) == served
 
@@ -291,8 +288,7 @@ def test_a_file_that_is_no_calibration_is_refused_in_one_sentence(tmp_path, gemm
 
 
 @pytest.mark.parametrize(
-    ("words", "pair"),
-    [(("--gpu", "h100_sxm"), "h100_sxm:quack"), (("--gpu", "h200", "--kernel", "cutlass"), "h200:cutlass")],
+    *cases(__file__, "test_a_file_for_another_pair_is_refused_and_a_shipped_one_borrowed")
 )
 def test_a_file_for_another_pair_is_refused_and_a_shipped_one_borrowed(tmp_path, gemm_model, words, pair):
     path = calibration_file(tmp_path / "c.yaml")

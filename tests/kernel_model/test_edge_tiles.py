@@ -6,6 +6,7 @@ import pytest
 
 from gemm_model.kernel_model.alignment import further_pieces, row_alignment
 from gemm_model.kernel_model.edge_tiles import crowding, drifted_apart, edge_fill
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, found_of, kernel_of, pair_of_ctas, row, times_of
 from tests.typed_numbers import numbers
 
@@ -33,22 +34,7 @@ def test_the_readers_of_a_box_are_ctas_of_one_matrix():
         assert fill_of((m, n, 4096), cta_m=128, cta_n=128).readers == readers
 
 
-@pytest.mark.parametrize(
-    ("m", "cluster", "ctas", "rows"),
-    [
-        # Half of a tile outside: one box of two; two of four in one request, at 0.6 of that.
-        (32, (1, 2), 132, 64 / 2),
-        (32, (1, 4), 120, 64 / 2 * 0.6),
-        # A quarter outside is half of a box.
-        (48, (1, 2), 132, 64 * 0.25),
-        # Without sharers the mean of the cluster's CTAs: of 128 and 256 rows 32 are inside.
-        (32, (2, 1), 132, 64 * 0.75),
-        (32, (4, 1), 120, 64 * 0.875),
-        # Three of four boxes; two, and half of a third at 0.6.
-        (32, (2, 2), 120, 64 * 3 / 4),
-        (48, (2, 2), 120, 64 * (2 + 0.5 * 0.6) / 4),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_fill_arrives_in_boxes_by_multicast"))
 def test_fill_arrives_in_boxes_by_multicast(m, cluster, ctas, rows):
     found = fill_of((m, ctas * 64, 4096), cta_m=64, cta_n=64, cluster_m=cluster[0], cluster_n=cluster[1])
     assert found.bytes_per_wave == pytest.approx(ctas * rows * 4096 * 2)

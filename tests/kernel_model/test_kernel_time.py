@@ -95,28 +95,7 @@ def test_ctas_all_over_the_card_crowd_no_gpc():
     assert alone[1] > 1.1 * alone[0]
 
 
-@pytest.mark.parametrize(
-    ("kernel", "regime", "empty_us", "expected_us"),
-    [
-        # 3 us, a CTA of 132 of 0.4, half of the ramp after 8 k tiles; of 3 us beyond an empty
-        # kernel of 0.5 us that events read, 1.5 are in.
-        ({}, "counters", 3.5, 3.5 + 0.4 / 132),
-        ({}, "burst", 3.5, 5.0 + 0.4 / 132),
-        ({}, "burst", 4.0, 5.5 + 0.4 / 132),
-        ({}, "burst", 1.5, 3.5 + 0.4 / 132),
-        ({"cluster_m": 2}, "counters", 3.5, 3.75 + 0.8 / 132),
-        # Back to back 1.5 us in place of the 3, by programmatic dependent launch, which is QuACK's own way,
-        # 0.5 until a cooperative kernel has drained, and 0.25 where all operands come from DRAM, under which
-        # the grid starts.
-        ({}, "graph", 3.5, 2.75),
-        ({"schedule": "pingpong"}, "graph", 3.5, 2.25),
-        # Without it 0.8, whatever the schedule.
-        ({"pdl": False}, "graph", 3.5, 3.05),
-        ({"cluster_m": 2}, "graph", 3.5, 3.0),
-        # The same 294912 bytes again and again stay in L2.
-        ({}, "sustained", 3.5, 2.5 + 0.4 / 132),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_what_a_launch_takes"))
 def test_what_a_launch_takes(kernel, regime, empty_us, expected_us):
     batch = replace(row((128, 128, 512), cta_m=128, cta_n=128, **kernel), empty_kernel_us=empty_us)
     times = times_of(batch, regime=regime)

@@ -110,16 +110,7 @@ def test_mmas_and_signals_overlap_as_a_norm_of_order_8():
     assert step.math_clk == pytest.approx((146**8 + 150**8) ** (1 / 8))
 
 
-@pytest.mark.parametrize(
-    ("cta_m", "schedule", "slow", "fast"),
-    [
-        # 320 clocks of MMAs, 128 of additions at 64 a clock and 80 of draining; two warpgroups hide them.
-        (64, "cooperative", 528, 336),
-        (64, "pingpong", 320 + 128 + 80, 336),
-        # Once in the 32 k tiles of a tile the last one's drain and additions have no MMAs beside them.
-        (128, "cooperative", (656**8 + 528**8) ** (1 / 8) + 208 / 32, 656),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn"))
 def test_slow_fp8_accumulation_drains_one_warpgroup_and_two_in_turn(cta_m, schedule, slow, fast):
     batch = row(dtype="fp8", cta_m=cta_m, cta_n=128, schedule=schedule)
     known = without_signals()

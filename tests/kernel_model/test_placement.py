@@ -168,22 +168,11 @@ IN_TURN = TileOrder(name="any")
 THREE_TO_ONE = replace(H200, tpc_rounds=((0, 0, 1), (0,)), resident_clusters={1: 8, 2: 4, 4: 2}, sm_count=8)
 
 
-@pytest.mark.parametrize(
-    ("ctas_per_cluster", "ctas", "expected"),
-    [
-        # One SM of each TPC of a round: two of GPC 0 and one of GPC 1, twice; then the last TPC's two.
-        (1.0, [0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 2, 3, 4, 4, 5, 6]),
-        # A TPC for each pair.
-        (2.0, [2, 4, 6, 8], [2, 4, 4, 6]),
-        # Four and more go to the GPCs in turn.
-        (4.0, [4, 8], [4, 4]),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_how_many_ctas_lie_on_the_fullest_gpc"))
 def test_how_many_ctas_lie_on_the_fullest_gpc(ctas_per_cluster, ctas, expected):
-    counted = [fullest(float(each), ctas_per_cluster, THREE_TO_ONE, IN_TURN) for each in ctas]
-    assert counted == expected
+    assert tuple(fullest(float(each), ctas_per_cluster, THREE_TO_ONE, IN_TURN) for each in ctas) == expected
     sizes = np.full(len(ctas), ctas_per_cluster)
-    assert fullest(np.array(ctas, float), sizes, THREE_TO_ONE, IN_TURN).tolist() == expected
+    assert tuple(fullest(np.array(ctas, float), sizes, THREE_TO_ONE, IN_TURN)) == expected
 
 
 def test_ctas_all_over_the_card_and_on_one_whose_order_is_not_known():

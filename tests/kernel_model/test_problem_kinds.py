@@ -104,15 +104,7 @@ def test_the_place_of_a_strided_gradient_s_tile_is_looked_up_like_a_group():
     assert fused_clk(kernel_of(whole)) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("cta_n", "clk"),
-    [
-        # Outputs of 16,384 sums at 100 clocks a thousand; the latency of a load.
-        (128, 1638.4 + 600),
-        # 128 accumulators of each thread of two warpgroups push 120 registers out, at 50 clocks each.
-        (256, 3276.8 + 2 * 120 * 50 + 600),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each"))
 def test_a_kernel_that_goes_tile_by_tile_begins_anew_for_each(cta_n, clk):
     known = numbers({"latency.load_clk": 600.0})
     config = gm.KernelConfig(cta_m=128, cta_n=cta_n, warps=8)

@@ -57,15 +57,7 @@ def test_a_second_kernel_that_adds_up_reads_all_partial_sums():
     assert found == pytest.approx(1.5 + added_us)
 
 
-@pytest.mark.parametrize(
-    ("splits", "sharers", "expected_us"),
-    [
-        ("apart", 4.0, 1.5 + 3.0),  # a launch of its own, 3 us
-        ("apart", 1.0, 1.5),
-        ("move", 4.0, 1.5),
-        ("rounds", 4.0, 0.0),  # a memset
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_profiler_times_the_second_kernel_for_itself"))
 def test_a_profiler_times_the_second_kernel_for_itself(splits, sharers, expected_us):
     found = profiled_second_us(kernel(None, splits, SimpleNamespace(sharers=sharers)), 1.5)
     assert found == expected_us
@@ -84,10 +76,7 @@ def test_turns_of_those_that_a_cluster_was_moved_before(split_k, moved):
     assert moved_turns(kernel(batch, schedule=SimpleNamespace(resident=132.0))) == moved
 
 
-@pytest.mark.parametrize(
-    ("split_k", "places", "turns_and_folds"),
-    [(1, "move", 0), (4, "move", 1), (8, "rounds", 1), (1, "rounds", 0), (8, "apart", 0)],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_turns_of_a_wave"))
 def test_turns_of_a_wave(split_k, places, turns_and_folds):
     """One warpgroup reads the sums back as fast as it adds them."""
     batch = row((8192, 8192, 4096), cta_m=128, cta_n=128, split_k=split_k)

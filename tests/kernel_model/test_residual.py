@@ -36,6 +36,7 @@ from gemm_model.kernel_model.residual import (
     residual_beside,
     write_residual,
 )
+from tests.cases import cases
 from tests.made_rows import H200, QUACK, rows_made_by
 from tests.typed_numbers import one_tree
 
@@ -321,10 +322,7 @@ def test_it_is_on_by_default_where_it_was_trained():
     assert auto.caveats == ()
 
 
-@pytest.mark.parametrize(
-    ("gpu", "options"),
-    [("b200_sxm", {}), ("b200_sxm", {"regime": "graph"}), ("b200_sxm", {"calibration": "h200"})],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_it_is_off_elsewhere_without_a_word"))
 def test_it_is_off_elsewhere_without_a_word(gpu, options):
     found = predict(*NARROW, gpu, options=options)
     assert found == predict(*NARROW, gpu, options={**options, "residual": "off"})
@@ -523,18 +521,7 @@ def forest(**changed):
     return Forest(**{**arrays, **changed})
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "expected"),
-    [
-        (0.0, -1.0, 101e-5),
-        (1.0, 0.0, 101e-5),
-        (2.0, 0.0, 102e-5),
-        (2.0, 1.0, 408e-5),
-        (6.0, 0.0, 202e-5),
-        (6.0, 1.0, 808e-5),
-        (np.nan, np.inf, 404e-5),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_answers_number_the_leaves"))
 def test_answers_number_the_leaves(x, y, expected):
     assert forest().predict(np.array([[x], [y]], dtype=np.float32)) == pytest.approx([expected])
 

@@ -17,6 +17,7 @@ from gemm_model.kernel_model.tile_schedule import tile_schedule
 from gemm_model.kernels.feasibility import resources_of
 from gemm_model.kernels.registry import family_of
 from gemm_model.kernels.tile_scheduler import FIRST_COME, STATIC_STRIDE
+from tests.cases import cases
 from tests.kernel_model.kernels import B200, H200, numbers_on, pair_of_ctas, row
 
 CUTLASS = family_of("cutlass", H200)
@@ -162,11 +163,7 @@ def test_panels_of_a_plain_order_match_it_on_average():
     assert_small(errors)
 
 
-@pytest.mark.parametrize(
-    ("raster", "grouped"),
-    # The raster names the extent that is walked: the other one's panels are grouped.
-    [("along_m", "n"), ("along_n", "m")],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_raster_of_cutlass_is_what_is_walked"))
 def test_the_raster_of_cutlass_is_what_is_walked(raster, grouped):
     found = schedule_of(128 * 20, 128 * 30, CUTLASS, raster=raster)
     assert bool(found.minor_is_m[0]) == (grouped == "m")
@@ -224,29 +221,7 @@ def test_unlike_groups_last_their_longest_tile_at_least_where_tiles_go_to_whoeve
     assert last_work_of("9600x256x4096,9600x256x4104", B200) == (pytest.approx(1, abs=0.01), 1)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "dealt"),
-    [
-        # 16 tiles of 64 k tiles are 1024; 128 clusters get 8 each: eight for each tile, none within another.
-        ((512, 512, 4096), {"full": 0, "clusters": 128, "work": 1 / 8, "sharers": 8, "sums": 7}),
-        # 165 tiles of 41 k tiles are one wave and 33; all are dealt, and most shares begin within a tile. The
-        # longest takes over up to 7 k tiles: 51.25 + 7 of 41.
-        ((1408, 1920, 2624), {"full": 0, "clusters": 132, "work": 58.25 / 41, "sharers": 2, "sums": 1}),
-        # 40 tiles of 64 k tiles, 19.39 a share: pieces of 8 at both ends leave two whole shares between.
-        (
-            (640, 1024, 4096),
-            {"full": 0, "clusters": 132, "work": (2560 / 132 + 7) / 64, "sharers": 4, "sums": 3},
-        ),
-        # 340 tiles: one whole wave, then the other 208 as 132 shares.
-        (
-            (2176, 2560, 4480),
-            {"full": 1, "clusters": 132, "work": (208 / 132 * 70 + 7) / 70, "sharers": 2, "sums": 208 / 340},
-        ),
-        # A last wave that is full, or tiles of no more than 8 k tiles, are left whole.
-        ((1408, 1536, 4096), {"full": 1, "clusters": 132, "work": 1.0, "sharers": 1, "sums": 0}),
-        ((512, 512, 512), {"full": 1, "clusters": 16, "work": 1.0, "sharers": 1, "sums": 0}),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_stream_k_deals_the_last_waves_evenly"))
 def test_stream_k_deals_the_last_waves_evenly(sizes, dealt):
     kernel = KernelConfig(cta_m=128, cta_n=128, swizzle=1, kernel="cutlass", scheduler="stream_k")
     batch = batch_of([(GemmProblem.of(*sizes), kernel)])

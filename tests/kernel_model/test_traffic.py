@@ -167,16 +167,7 @@ def test_requests_of_pairs_for_their_halves_of_b_merge():
     assert merging.merged_bytes == pytest.approx(merged, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("panels", "cluster_size", "asked"),
-    [
-        (1, 1, 1 / 8),  # eight requesters want the same
-        (3, 1, 3 * (1 - (2 / 3) ** 8) / 8),
-        (48, 1, 48 * (1 - (47 / 48) ** 8) / 8),  # eight that want one of 48 at random
-        (3, 2, 3 * (1 - (2 / 3) ** 4) / 4),  # four clusters of two
-        (3, 8, 1),  # nothing is left to meet
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_requests_for_few_panels_meet"))
 def test_requests_for_few_panels_meet(panels, cluster_size, asked):
     assert merged_share(float(panels), float(cluster_size), H200) == pytest.approx(1 - asked)
 
@@ -207,10 +198,7 @@ def test_fewer_requests_meet_while_the_first_waits_for_l2_alone():
         assert moved(batch, in_step, gpu=gpu, l2="warm").merged_bytes == some
 
 
-@pytest.mark.parametrize(
-    ("family", "clusters", "factor"),
-    [("quack", (2, 1), 3.0), ("quack", (1, 2), 1.0), ("cublas", (2, 1), 1.0), ("cublas", (1, 2), 3.0)],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_the_first_load_of_a_k_tile_merges_less"))
 def test_the_first_load_of_a_k_tile_merges_less(family, clusters, factor):
     """Multicast leaves requests for one operand alone: A is loaded first, but by kernels of D^T."""
     known = numbers({"coalescing.loss_per_ms": 0.0, "coalescing.first_load": 3.0})

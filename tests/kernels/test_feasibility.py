@@ -67,17 +67,7 @@ def pair(cta_n, cta_m=128, **more):
     return config(cta_m, cta_n, schedule="2cta", cluster_m=2, **more)
 
 
-@pytest.mark.parametrize(
-    ("cta_n", "scale_bytes", "stage_bytes", "columns", "stages"),
-    [
-        # A k tile of nvfp4 is 256 elements: 128 bytes and 16 scales of a row. Scales of A: one block of 128
-        # rows. Scales of B: all of the pair's columns in whole blocks, though each CTA keeps half of B.
-        (64, (128 + 128) * 16, (128 + 32) * 128 + 4096, 16 + 16, 8),  # 198656 // 24576
-        (128, (128 + 128) * 16, (128 + 64) * 128 + 4096, 16 + 16, 6),  # 198656 // 28672
-        (192, (128 + 256) * 16, (128 + 96) * 128 + 6144, 16 + 32, 5),  # 198656 // 34816
-        (256, (128 + 256) * 16, (128 + 128) * 128 + 6144, 16 + 32, 5),  # 198656 // 38912
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_scale_factors_take_shared_and_tensor_memory"))
 def test_scale_factors_take_shared_and_tensor_memory(cta_n, scale_bytes, stage_bytes, columns, stages):
     problem = GemmProblem.of(4096, 4096, 4096, "nvfp4", out_dtype="fp32")
     taken = resources_of(batch_of([(problem, pair(cta_n))]), B200, family_of("quack", B200))
