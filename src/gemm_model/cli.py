@@ -72,7 +72,7 @@ class OneSentenceParser(argparse.ArgumentParser):
             self._defaults_apart[action.dest] = action.default
             if _is_shown(action):
                 nothing = action.default is None or action.default in ("", [])
-                shown = "none" if nothing else action.default
+                shown = "none" if nothing else "off" if action.default is False else action.default
                 action.help = f"{action.help or ''} (default: {shown})".lstrip()
             action.default = argparse.SUPPRESS
 
@@ -104,10 +104,10 @@ class OneSentenceParser(argparse.ArgumentParser):
 
 
 def _is_shown(action: argparse.Action) -> bool:
-    """Whether the help should add the default: that of an option with a value, if the words do not tell it."""
+    """Whether the help should add the default: that of an option, if the words do not tell it."""
     if action.help == argparse.SUPPRESS or "default" in (action.help or ""):
         return False
-    return action.option_strings != [] and action.nargs != 0 and not action.required
+    return action.option_strings != [] and not action.required
 
 
 def _run(verb: str, args: argparse.Namespace) -> Document | None:

@@ -259,6 +259,8 @@ def test_two_columns_that_say_one_thing_differently_are_refused():
     with pytest.raises(InputError, match="columns 'dtype' and 'in_dtype' both say in_dtype"):
         understood(both)
     assert "dtype" not in understood(both.assign(dtype="bf16"))
+    filled = understood(pd.DataFrame({"num_warps": ["4", "", "8"], "warps": ["", "2", "8"]}))
+    assert filled.to_dict("list") == {"warps": ["4", "2", "8"]}
 
 
 def test_the_shipped_tables_hold_known_columns_alone():
@@ -318,6 +320,10 @@ def test_all_rows_come_back_with_what_became_of_them(gemm_model, tmp_path):
     assert len(json.loads(written.out)["rows"]) == 6
     assert "1 row cannot run, no prediction: " in written.err
     assert "1 row of kernel cublas without a tile: no prediction" in written.err
+    rows.assign(gpu=["h200", "h100_sxm", "l40s", "h200", "h100_sxm", "h200"]).to_csv(tmp_path / "rows.csv")
+    again = gemm_model("predict", "--input", tmp_path / "rows.csv", "--format", "json")
+    assert [row["disposition"] for row in json.loads(again.out)["rows"]] == found["disposition"].tolist()
+    assert "no prediction on l40s" in again.err
 
 
 def test_names_of_the_schema_are_no_slips_of_each_other():

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 INDENT = "    "
+MOST_GROUPS = 8
+"""Groups of rows that a text of accuracy has beside each other [1]; beyond, those of all types; chosen."""
 
 
 def prediction_fields(prediction: Prediction) -> dict[str, Any]:
@@ -120,6 +122,8 @@ def _figures(frame: pd.DataFrame) -> dict[str, Any]:
 def accuracy_text(summary: list[dict[str, Any]]) -> str:
     """The accuracy table: one line for each figure, one column for each group of rows."""
     columns = {str(row["rows of"]): {key: row[key] for key in row if key != "rows of"} for row in summary}
+    if len(columns) > MOST_GROUPS:
+        columns = {group: figures for group, figures in columns.items() if group.endswith("all")}
     names: dict[str, str] = read_toml("shown")["accuracy"]
     table = {
         group: [_cell(name, figures.get(key)) for key, name in names.items()]

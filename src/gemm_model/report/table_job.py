@@ -20,7 +20,7 @@ from gemm_model.core.files import atomic_path, atomic_write, check_folder_writab
 from gemm_model.core.prediction import BatchPrediction, Prediction
 from gemm_model.core.regimes import SUSTAINED
 from gemm_model.core.settings import Settings
-from gemm_model.errors import extra_needed
+from gemm_model.errors import RefusedKernelError, extra_needed
 from gemm_model.kernel_model.calibration_file import CALIBRATION_DIR
 from gemm_model.kernels.registry import names_in_tables
 from gemm_model.models import DEFAULT_MODEL, create_model
@@ -83,9 +83,19 @@ def predict_file(
     parts = by_place(table, chosen, of_rows)
     for each, places in parts if "runtime_us" in table else ():
         require_card(table.iloc[places], each.gpu)
-    found = [
-        _predicted(table.iloc[places], each, step, tell_regime=of_rows is not None) for each, places in parts
-    ]
+    found: list[tuple[pd.DataFrame, BatchPrediction | None, list[str]]] = []
+    refused = []
+    for each, places in parts:
+        part = table.iloc[places]
+        try:
+            found.append(_predicted(part, each, step, tell_regime=of_rows is not None))
+        except RefusedKernelError as error:
+            refused.append(error)
+            found.append(
+                (_without_prediction(part, each), None, [f"no prediction on {each.gpu.name}: {error}"])
+            )
+    if len(refused) == len(parts):
+        raise refused[0]
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
     rows.attrs = dict(table.attrs)
     report = TableReport(
@@ -94,6 +104,7 @@ def predict_file(
         predictions=tuple(
             (places[(part["disposition"] == OK).to_numpy()], prediction)
             for (_, places), (part, prediction, _) in zip(parts, found, strict=True)
+            if prediction is not None
         ),
         accuracy=_accuracy([part for part, _, _ in found]),
         notes=list(dict.fromkeys(note for _, _, notes in found for note in notes)),
@@ -130,6 +141,11 @@ def by_place(
             found.append((each, same := []))
         same.append(places)
     return [(each, np.sort(np.concatenate(places))) for each, places in found]
+
+
+def _without_prediction(table: pd.DataFrame, chosen: Settings) -> pd.DataFrame:
+    _, disposition = tables.dispositions(table, needs_tile=True)
+    return table.assign(gpu=chosen.gpu.name, disposition=disposition.replace(OK, tables.CANNOT_RUN))
 
 
 def _predicted(

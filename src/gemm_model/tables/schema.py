@@ -108,17 +108,18 @@ def _require_words(frame: pd.DataFrame, name: str) -> None:
 
 
 def _renamed(frame: pd.DataFrame, column: str, name: str) -> pd.DataFrame:
-    """The frame with a column under its schema's name, times in us; one of the same content may be there."""
+    """The frame with a column under its schema's name, times in us; a column of that name may fill what it lacks."""
     values = frame[column]
     if column.lower() in MILLISECONDS:
         values = pd.to_numeric(values, errors="coerce") * 1e3
     if name not in frame:
         return frame.assign(**{column: values}).rename(columns={column: name})
-    if not (values.astype(str) == frame[name].astype(str)).all():
+    given, others = (column.notna() & (column.astype(str) != "") for column in (frame[name], values))
+    if (given & others & (values.astype(str) != frame[name].astype(str))).any():
         raise InputError(
             f"{table_name(frame)}: columns {column!r} and {name!r} both say {name}; expected one of them"
         )
-    return frame.drop(columns=column)
+    return frame.assign(**{name: frame[name].where(given, values)}).drop(columns=column)
 
 
 def kernels_unread(frame: pd.DataFrame, how: str) -> list[str]:

@@ -336,7 +336,8 @@ def usable_rows(frame: pd.DataFrame, *, needs_tile: bool) -> tuple[pd.DataFrame,
         words = (LEFT_OUT[reason].format(counted(count, "row"), name) for name, count in groups.items())
         notes += [f"{each}: no prediction" for each in words]
     if len(kept) == 0:
-        raise InputError(f"{table_name(frame)}: no row with a tile and a measurement; expected at least one")
+        reason = f"{table_name(frame)}: no row with a tile and a measurement; expected at least one"
+        raise RefusedKernelError(range(len(frame)), reason)
     notes += _sums_notes(kept) if needs_tile else []
     kept.attrs = dict(frame.attrs)
     return kept, notes
