@@ -59,6 +59,11 @@ class RoutedChoice:
     tie_group: int
     """Tie group by expected times, counted from 1 as in `Choice`."""
 
+    @property
+    def prediction(self) -> Prediction:
+        """That of the routing in the middle."""
+        return self.expected.prediction
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedRanking:

@@ -11,9 +11,11 @@ from typing import Any
 
 from gemm_model.commands import common
 from gemm_model.commands.common import but
+from gemm_model.core.fields import problem_fields
 from gemm_model.core.gpu import GpuSpec, load_gpu
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.prediction import Prediction
+from gemm_model.core.problem import GemmProblem
 from gemm_model.errors import InputError
 from gemm_model.kernels.registry import family_of
 from gemm_model.report.document import Document, File, text_table
@@ -39,6 +41,14 @@ class Answer:
         times = {"predicted_us": found.runtime_us, "error_band": found.error_band}
         times |= {"tflops": self.flop / found.runtime_us / 1e6 if found.runtime_us else None}
         return {**self.kernel, **times, "limiter": found.limiter}
+
+
+def answer_of(
+    problem: GemmProblem, found: Prediction, kernel: dict[str, Any], columns: dict[str, Any], **beside: Any
+) -> Answer:
+    """The answer about a GEMM; `columns` say where it holds and by which kernel."""
+    columns = {**problem_fields(problem), **columns}
+    return Answer(kernel=kernel, columns=columns, prediction=found, flop=problem.flop, beside=beside)
 
 
 UNSHOWN = "elasticity_"

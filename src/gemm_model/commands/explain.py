@@ -141,15 +141,10 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     world = _kernel(args, chosen)[0]
     found = explain(world.problem, world.config, chosen.gpu, chosen.options)
     shares = {each.name: each.elasticity for each in found.mechanisms}
-    return compare.Answer(
-        kernel=compare.kernel_fields(world.config, chosen.gpu),
-        columns=problem_fields(world.problem)
-        | common.place(chosen, "regime", "l2")
-        | kernel_fields(world.config),
-        prediction=found.prediction,
-        flop=world.problem.flop,
-        beside={"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)},
-    )
+    beside = {"share_of_roofline": found.achieved["share_of_roofline"], **compare.limits(shares)}
+    columns = common.place(chosen, "regime", "l2") | kernel_fields(world.config)
+    kernel = compare.kernel_fields(world.config, chosen.gpu)
+    return compare.answer_of(world.problem, found.prediction, kernel, columns, **beside)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gemm_model.choice.expected import ExpectedTime, expected_time
-from gemm_model.commands import common, compare
+from gemm_model.commands import common
 from gemm_model.core.batch_strides import BatchStrides
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.epilogue import Epilogue
-from gemm_model.core.fields import number_text, problem_fields
+from gemm_model.core.fields import number_text
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
@@ -94,17 +94,6 @@ def expected(
         return None
     asked = {"count": args.routings, "seed": args.seed, "options": chosen.options}
     return expected_time(problem, routed, config, chosen.gpu, chosen.model, **asked)
-
-
-def answer(expected: ExpectedTime, kernel: dict[str, Any], columns: dict[str, Any]) -> compare.Answer:
-    """Routed tokens as one of several answers: the time of the routing in the middle, beside it the expected one."""
-    return compare.Answer(
-        kernel=kernel,
-        columns={**problem_fields(expected.middle), **columns},
-        prediction=expected.prediction,
-        flop=expected.middle.flop,
-        beside=expected_fields(expected),
-    )
 
 
 def expected_fields(expected: Any) -> dict[str, Any]:

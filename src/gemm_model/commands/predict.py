@@ -65,10 +65,10 @@ def _answer(args: argparse.Namespace) -> compare.Answer:
     kernel = compare.kernel_fields(config, chosen.gpu) if needs_tile else {}
     columns = common.place(chosen, "regime", "l2") | (kernel_fields(config) if needs_tile else {})
     if (expected := kinds.expected(args, chosen, problem, config)) is not None:
-        return kinds.answer(expected, kernel, columns)
+        beside = kinds.expected_fields(expected)
+        return compare.answer_of(expected.middle, expected.prediction, kernel, columns, **beside)
     found = predict(problem, config, chosen.gpu, chosen.model, options=chosen.options)
-    columns = {**problem_fields(problem), **columns}
-    return compare.Answer(kernel=kernel, columns=columns, prediction=found, flop=problem.flop)
+    return compare.answer_of(problem, found, kernel, columns)
 
 
 def _needs_tile(args: argparse.Namespace, chosen: Settings) -> bool:

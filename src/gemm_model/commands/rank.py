@@ -81,26 +81,24 @@ def _best(args: argparse.Namespace) -> compare.Answer:
     if routing is None:
         return best_of(ranker_of(args).rank(problem, 1), chosen)
     found = rank_routing(ranker_of(args), problem, routing, 1, count=args.routings, seed=args.seed).choices[0]
-    return kinds.answer(found.expected, *_kernel(_middle(found), problem, chosen))
+    beside = kinds.expected_fields(found.expected)
+    return compare.answer_of(found.expected.middle, *_kernel(found, problem, chosen), **beside)
 
 
 def best_of(ranking: Ranking, chosen: Settings, **beside: Any) -> compare.Answer:
     """The first of a ranking as one card's answer, with further columns beside."""
-    kernel, columns = _kernel(ranking.best, ranking.problem, chosen)
-    return compare.Answer(
-        kernel=kernel,
-        columns={**problem_fields(ranking.problem), **columns},
-        prediction=ranking.best.prediction,
-        flop=ranking.problem.flop,
-        beside=beside,
-    )
+    return compare.answer_of(ranking.problem, *_kernel(ranking.best, ranking.problem, chosen), **beside)
 
 
-def _kernel(choice: Choice, problem: GemmProblem, chosen: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A choice as several answers show it, and as columns of a table."""
+def _kernel(
+    choice: Choice | RoutedChoice, problem: GemmProblem, chosen: Settings
+) -> tuple[Prediction, dict[str, Any], dict[str, Any]]:
+    """A choice: its prediction, its kernel as several answers show it, and as columns of a table."""
     row, config = row_of(choice, problem), choice.candidate.config
-    names = ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
-    return {name: row[name] for name in names}, common.place(chosen, "regime", "l2") | kernel_fields(config)
+    kernel = {
+        name: row[name] for name in ("kernel", "tile", "cluster", "schedule", "swizzle", "split_k", "swap_ab")
+    }
+    return choice.prediction, kernel, common.place(chosen, "regime", "l2") | kernel_fields(config)
 
 
 def _table(args: argparse.Namespace, frame: pd.DataFrame) -> Document:
@@ -142,17 +140,17 @@ def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
 
 
 def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
-    best = ranker.rank(problem, 1).best
+    best, chosen, asked = ranker.rank(problem, 1).best, common.settings(args), problem_fields(problem)
     text = emit(args.emit, problem, best.candidate, ranker.gpu)
     kernel = {**kernel_fields(best.candidate.config), "swap_ab": int(best.candidate.swap_ab)}
-    result = {
-        "problem": problem_fields(problem),
-        "kernel": kernel,
-        "emit": {"target": args.emit, "text": text},
+    row = {
+        **asked,
+        **common.place(chosen, "regime", "l2"),
+        **kernel,
+        "predicted_us": best.prediction.runtime_us,
     }
-    place = common.place(common.settings(args), "regime", "l2")
-    row = {**result["problem"], **place, **kernel, "predicted_us": best.prediction.runtime_us, "emit": text}
-    return common.document(common.settings(args), result=result, rows=[row], text=lambda: text)
+    result = {"problem": asked, "kernel": kernel, "emit": {"target": args.emit, "text": text}}
+    return common.document(chosen, result=result, rows=[{**row, "emit": text}], text=lambda: text)
 
 
 def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:
@@ -180,9 +178,9 @@ def _ranking(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
         },
         "best_of_each": [row_of(choice, problem) for choice in each],
     }
+    place = {**problem_fields(problem), **common.place(common.settings(args), "regime", "l2")}
     listed = [
-        {**row, **problem_fields(problem), **ranker.place, **common.settings(args).changes}
-        | kernel_fields(choice.candidate.config)
+        {**row, **place, **kernel_fields(choice.candidate.config)}
         for row, (choice, _) in zip(rows, chosen, strict=True)
     ]
     shown = [dict(row) for row in rows]
@@ -223,14 +221,16 @@ def _expected_ranking(
 ) -> Document:
     """The kernels of least expected time over the routings."""
     ranking = rank_routing(ranker, problem, routing, args.top, count=args.routings, seed=args.seed)
-    rows = []
+    chosen, rows, listed = common.settings(args), [], []
     for found in ranking.choices:
-        row = row_of(_middle(found), found.expected.middle)
-        rows.append({"rank": found.rank, **kinds.expected_fields(found.expected), **row})
+        middle = found.expected.middle
+        row = {**kinds.expected_fields(found.expected), **row_of(found, middle)}
+        rows.append({"rank": found.rank, **row})
+        listed.append({**rows[-1], **problem_fields(middle), **_kernel(found, middle, chosen)[-1]})
     best = ranking.choices[0].expected
     result = {
         "problem": problem_fields(best.middle),
-        **_ranked(ranking, rows, [found.expected.prediction for found in ranking.choices]),
+        **_ranked(ranking, rows, [found.prediction for found in ranking.choices]),
     }
     notes = [
         f"{ranking.candidates} legal candidates on {ranker.gpu.name}, of {ranking.kernels} kernels, over "
@@ -238,18 +238,11 @@ def _expected_ranking(
         f"why the first: {ranking.reason}",
         *best.prediction.caveats,
     ]
-    return common.document(common.settings(args), result=result, rows=rows, notes=notes)
+    text = partial(text_table, rows)
+    return common.document(chosen, result=result, rows=listed, notes=notes, text=text)
 
 
-def _middle(found: RoutedChoice) -> Choice:
-    """A kernel for routed tokens with the prediction of the routing in the middle."""
-    prediction = found.expected.prediction
-    return Choice(
-        rank=found.rank, candidate=found.candidate, prediction=prediction, tie_group=found.tie_group
-    )
-
-
-def row_of(choice: Choice, problem: GemmProblem) -> dict[str, Any]:
+def row_of(choice: Choice | RoutedChoice, problem: GemmProblem) -> dict[str, Any]:
     """A choice as the row of a table."""
     config, prediction = choice.candidate.config, choice.prediction
     return {
