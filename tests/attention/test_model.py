@@ -298,9 +298,7 @@ def test_a_settled_clock_reaches_tables_and_rankings(gemm_model):
     assert gained[0]["relative"] + 0.03 < gained[1]["relative"] < 1.0
 
 
-@pytest.mark.parametrize(
-    "size", [{"seq_q": 0, "seq_kv": 0}, {"heads": 10**12, "seq_q": 10**12, "seq_kv": 10**12}]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_nothing_and_very_much_have_a_time"))
 def test_nothing_and_very_much_have_a_time(size):
     assert 0.0 <= us(table(**size)) < float("inf")
 

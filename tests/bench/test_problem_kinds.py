@@ -161,9 +161,7 @@ def test_block_scales_multiply_their_blocks():
     torch.testing.assert_close(out[2, 200], expected)
 
 
-@pytest.mark.parametrize(
-    "window", ["h=9 w=7 k=16 r=3 s=3 stride=2 pad=1", "d=3 h=5 w=5 k=16 t=3 r=3 s=3 pad=1"]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_gradients_are_the_adjoints_of_the_convolution"))
 def test_gradients_are_the_adjoints_of_the_convolution(window):
     """<conv(x, w), g> = <x, dgrad(g, w)> = <w, wgrad(g, x)> for all x, w, g."""
     forward, data, weight = (

@@ -8,6 +8,7 @@ from gemm_model.bench.provider import IncorrectResultError, UnsupportedError
 from gemm_model.bench.tensors import OperandPool, compare, error_limit, poison
 from gemm_model.bench.torch_library import torch_dtype
 from gemm_model.core.problem import GemmProblem
+from tests.cases import cases
 
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Without the sign, by the three low bits: 2 of exponent (bias 1), 1 of mantissa."""
@@ -40,9 +41,7 @@ def test_operands_are_random_and_never_zeros():
         assert float(tensor.float().std()) == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [("bf16", 5e-3), ("fp16", 1e-3), ("fp8", 1.5e-2), ("fp32", 1e-5)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_right_product_passes_and_each_kind_of_wrong_one_fails"))
 def test_a_right_product_passes_and_each_kind_of_wrong_one_fails(dtype, limit):
     problem = GemmProblem.of(96, 128, 512, dtype)
     operands = OperandPool("cpu", seed=1, elements=2**18).operands(problem)

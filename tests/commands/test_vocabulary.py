@@ -118,9 +118,7 @@ def test_a_kernel_that_spills_is_said_to_be_limited_by_it(gemm_model):
     assert "limited by TENSOR" in gemm_model("explain", *words, "--dtype", "bf16").out
 
 
-@pytest.mark.parametrize(
-    ("words", "name"), [(["list", "types"], "gemm-model list"), (["rank", "--help"], "gemm-model rank")]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_stdout_that_is_full_gets_a_sentence"))
 def test_stdout_that_is_full_gets_a_sentence(words, name):
     with open("/dev/full", "w") as full:
         run = subprocess.run(

@@ -52,9 +52,7 @@ def test_what_a_description_does_not_say_is_the_h200_s():
     assert assumed == {name: h200[name] for name in assumed}
 
 
-@pytest.mark.parametrize(
-    ("room", "name"), [("kernels", "four_warp_accumulators"), ("kernel_model", "lowest_clock_share")]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_another_number_gives_a_calibration_another_fingerprint"))
 def test_another_number_gives_a_calibration_another_fingerprint(monkeypatch, room, name):
     before = calibration().fingerprint()
     others = room_numbers(room).having(**{name: shipped(room)[name] * 1.1})

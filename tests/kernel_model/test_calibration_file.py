@@ -203,9 +203,7 @@ def test_without_held_out_rows_there_is_no_band():
     assert predicted(mine, calibration=calibration(gpu="mine", error_band={})).error_band is None
 
 
-@pytest.mark.parametrize(
-    "numbers", [{"sm_count": 200, "resident_clusters": {}, "tpc_rounds": ()}, {"sm_clk_mhz": 1500.0}]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_card_is_what_its_numbers_are_not_what_it_is_called"))
 def test_a_card_is_what_its_numbers_are_not_what_it_is_called(numbers):
     changed = replace(load_gpu("h200"), **numbers)
     found, shipped = predicted(changed), predicted(load_gpu("h200"))

@@ -15,6 +15,7 @@ from gemm_model.kernel_model.epilogue import (
     whole_epilogue_clk,
 )
 from gemm_model.kernels.tile_scheduler import STATIC_STRIDE
+from tests.cases import cases
 from tests.kernel_model.kernels import A100, B200, H200, kernel_of, pair_of_ctas, row
 
 
@@ -69,7 +70,7 @@ def test_a_cta_of_one_tile_waits_for_its_first_load_and_hides_nothing():
 
 
 @pytest.mark.parametrize(
-    ("cta_n", "dtype", "two"), [(256, "fp8", True), (256, "nvfp4", False), (192, "nvfp4", True)]
+    *cases(__file__, "test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales")
 )
 def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta_n, dtype, two):
     """2 x 256 columns fill the 512; with 48 columns of scales one accumulator is left; 2 x 192 + 48 fit."""
@@ -82,9 +83,7 @@ def test_accumulators_in_tensor_memory_are_double_buffered_beside_the_scales(cta
     assert beside == ((0 if two else 5000), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("family", "m", "slower"), [("cutlass", 4096, 2.0), ("cutlass", 256, 1.0), ("quack", 4096, 1.0)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_ctas_that_end_together_store_as_l2_takes_it"))
 def test_ctas_that_end_together_store_as_l2_takes_it(family, m, slower):
     """17.6 B/clk of 132 SMs are 4,600 GB/s at 1980 MHz; half of that takes twice as long, 64 SMs none longer."""
     gpu = replace(A100 if family == "cutlass" else H200, l2_write_gb_per_s=2300.0)

@@ -182,9 +182,7 @@ def test_what_is_under_way_bounds_what_comes_from_dram():
     assert times.waves_us == pytest.approx(math.hypot(times.dram_us, 128 * 400 / 2 / 1980))
 
 
-@pytest.mark.parametrize(
-    ("cluster", "ctas", "hidden", "crowded", "rows"), [(1, 132, 0.0, 1.0, 32), (2, 120, 0.6, 1.5, 64 * 3 / 4)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_fill_comes_after_the_loads_of_the_clusters_that_have_it"))
 def test_fill_comes_after_the_loads_of_the_clusters_that_have_it(cluster, ctas, hidden, crowded, rows):
     """32 of 64 rows outside; in clusters of 2x2, which hide part of it, three of four boxes."""
     batch = row((32, ctas // cluster * 64, 65536), cta_m=64, cta_n=64, cluster_m=cluster, cluster_n=cluster)
@@ -421,9 +419,7 @@ def test_a_locked_clock_sags_under_mma_load_and_comes_back():
         assert burst_clock_mhz(B200, CLOCK, 0.8, 2.0, waves_us) == pytest.approx(1300 * (1.0 - lost))
 
 
-@pytest.mark.parametrize(
-    ("clusters", "ctas", "quiet"), [(11, 1, True), (12, 2, False), (5, 4, True), (6, 4, False)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler"))
 def test_few_busy_tpcs_stay_at_the_boost_clock_under_a_profiler(clusters, ctas, quiet):
     assert counted_quiet(H200, float(clusters), float(ctas)) is quiet
     batch = row((64, 64 * clusters * ctas, 4096), cta_m=64, cta_n=64, cluster_n=ctas)
@@ -466,7 +462,7 @@ def test_capped_clock_meets_the_cap(clocked_w):
 
 
 @pytest.mark.parametrize(
-    ("idle_w", "cap_w", "watts"), [(130.0, 700.0, 130), (None, 350.0, 65.1), (None, None, 0)]
+    *cases(__file__, "test_a_card_at_rest_draws_what_was_measured_or_a_share_of_its_cap")
 )
 def test_a_card_at_rest_draws_what_was_measured_or_a_share_of_its_cap(idle_w, cap_w, watts):
     assert replace(H200, idle_power_w=idle_w, power_cap_w=cap_w).resting_w == pytest.approx(watts)

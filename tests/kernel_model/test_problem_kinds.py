@@ -170,9 +170,7 @@ def test_clocks_of_a_fused_epilogue():
 
 
 @pytest.mark.parametrize("k", [64, 512, 1024, 3584, 8192, 1048576])
-@pytest.mark.parametrize(
-    ("m", "sums"), [(1, (4, 0)), (8, (32, 0)), (11, (32, 12)), (16, (32, 32)), (4096, (32, 32))]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_a_silu_takes_longer_where_a_warp_has_such_a_sum"))
 def test_a_silu_takes_longer_where_a_warp_has_a_sum_whose_sigmoid_is_no_normal_number(m, k, sums):
     silu = work(m, k=k, epilogue="silu")
     # The smallest normal number is 2^-126; sums of k products of standard normal numbers spread by sqrt(k).

@@ -142,9 +142,7 @@ def test_merging_only_saves_requests():
     assert alone.l2_request_bytes - merging.l2_request_bytes == pytest.approx(merging.merged_bytes)
 
 
-@pytest.mark.parametrize(
-    ("k", "cluster", "merge"), [(4096, 1, 1.0), (4112, 1, 0.5), (4104, 1, 0.0), (4096, 2, 0.0)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_neither_multicast_requests_nor_rows_off_sectors_merge"))
 def test_neither_multicast_requests_nor_rows_off_sectors_merge(k, cluster, merge):
     """Rows of 4104 elements start at odd multiples of 16 bytes: they share sectors with their neighbours. Of rows
     of 4112, at odd multiples of 32 bytes, half the requests merge.
@@ -224,9 +222,7 @@ def test_requests_meet_by_the_launch_order_where_it_is_known():
     assert moved(four).merged_bytes > 4.0 * moved(four, gpu=unknown).merged_bytes
 
 
-@pytest.mark.parametrize(
-    ("n", "cta_n", "extra"), [(4096, 128, 0.0), (4112, 128, 0.5), (4104, 128, 1.5), (4104, 208, 3.0)]
-)
+@pytest.mark.parametrize(*cases(__file__, "test_misaligned_writes_cost_by_the_piece"))
 def test_misaligned_writes_cost_by_the_piece(n, cta_n, extra):
     """Half for each further piece; 208 columns are stored 16 at a time, in pieces half as large; half crosses."""
     found = moved(row((64, n, 64), cta_m=64, cta_n=cta_n, schedule="pingpong"))

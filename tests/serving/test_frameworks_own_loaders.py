@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemm_model.cli import main
+from tests.cases import cases
 from tests.serving.framework_sources import StandIn, load_file, package_folder, stand_ins
 
 BLOCK_FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -73,27 +74,7 @@ def vllm_loaders(monkeypatch, folder, device, tmp_path):
         yield moe, fp8, said
 
 
-@pytest.mark.parametrize(
-    ("config", "words", "device", "asked"),
-    [
-        (MOE, (), "NVIDIA H200", (128, 768, None, None, None)),
-        (MOE, ("--tp", "4"), "NVIDIA L40S", (128, 192, None, None, None)),
-        (MOE, ("--tp", "2", "--ep", "2"), "NVIDIA A100-SXM4-80GB", (64, 768, None, None, None)),
-        (
-            {**MOE, "quantization_config": BLOCK_FP8},
-            (),
-            "NVIDIA H100 80GB HBM3",
-            (128, 768, "fp8_w8a8", 128, 128),
-        ),
-        (
-            {**MOE, "quantization_config": {"quant_method": "fp8"}},
-            ("--tp", "2"),
-            "NVIDIA B200",
-            (128, 384, "fp8_w8a8", None, None),
-        ),
-        (MLA, ("--tp", "8"), "NVIDIA H200", (256, 256, "fp8_w8a8", 128, 128)),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_vllm_finds_the_experts_file"))
 def test_vllm_finds_the_experts_file(tmp_path, monkeypatch, config, words, device, asked):
     folder = written(tmp_path, config, "vllm", device, *words)
     for moe, _, said in vllm_loaders(monkeypatch, folder, device, tmp_path):
@@ -140,15 +121,7 @@ def sglang_loader(monkeypatch, folder, device, triton_version):
         yield load_file(package_folder("sglang") / path, "sglang_config")
 
 
-@pytest.mark.parametrize(
-    ("config", "asked", "folder_name"),
-    [
-        (MOE, (128, 768, None, 0, 0), "triton_3_6_0"),
-        ({**MOE, "quantization_config": BLOCK_FP8}, (128, 768, "fp8_w8a8", 128, 128), "triton_3_6_0"),
-        (MLA, (256, 2048, "fp8_w8a8", 128, 128), "triton_3_6_0"),
-        (MLA, (257, 2048, "fp8_w8a8", 128, 128), "triton_3_6_0"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_sglang_finds_both_files"))
 def test_sglang_finds_both_files(tmp_path, monkeypatch, config, asked, folder_name):
     folder = written(tmp_path, config, "sglang", "NVIDIA H200", "--triton", "3.6.0")
     for loader in sglang_loader(monkeypatch, folder, "NVIDIA H200", "3.6.0"):

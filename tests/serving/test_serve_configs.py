@@ -78,13 +78,7 @@ def test_bad_words_are_refused_in_one_sentence(gemm_model, config, tmp_path, cha
     assert not (tmp_path / "written").exists()
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"model_type": "mystery"}, "no hidden_size or n_embd or d_model"),
-        ({key: value for key, value in MOE.items() if "expert" not in key}, "expected a model with experts"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_models_that_cannot_be_served_are_refused"))
 def test_models_that_cannot_be_served_are_refused(gemm_model, tmp_path, config, said):
     outcome = gemm_model(*words(config_file(tmp_path, config), tmp_path / "written"))
     assert outcome.code == 2

@@ -81,18 +81,7 @@ def test_a_routing_is_heard(gemm_model, tmp_path):
     assert skewed < uniform
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("0" + ROWS[0][2:], "line 2, column tokens: '0'; expected a whole number of at least 1"),
-        (ROWS[0].replace("bf16", "bf17"), "line 2: "),
-        (ROWS[0].replace("triton_moe", "cutlass"), "line 2: kernel is 'cutlass'; expected one of triton_moe"),
-        (ROWS[0].replace(",16,64,", ",48,64,"), "line 2: cta_m is 48; expected a power of 2"),
-        (ROWS[0].replace("bf16,1,", "bf16,2,"), "line 2: weights_only or gathered is more than 1; expected"),
-        (ROWS[0].replace("128,8,1536", "4,8,1536"), "line 2: 8 experts a token and 4 here"),
-        (ROWS[0].replace("triton_moe", "triton_block_fp8"), "line 2: triton_block_fp8 multiplies one matrix"),
-    ],
-)
+@pytest.mark.parametrize(*cases(__file__, "test_bad_cells_are_named_by_line"))
 def test_bad_cells_are_named_by_line(gemm_model, tmp_path, row, said):
     outcome = gemm_model("predict", "--input", table(tmp_path, row), "--gpu", "h200")
     assert outcome.code == 2
