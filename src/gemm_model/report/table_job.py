@@ -83,19 +83,7 @@ def predict_file(
     parts = by_place(table, chosen, of_rows)
     for each, places in parts if "runtime_us" in table else ():
         require_card(table.iloc[places], each.gpu)
-    found: list[tuple[pd.DataFrame, BatchPrediction | None, list[str]]] = []
-    refused = []
-    for each, places in parts:
-        part = table.iloc[places]
-        try:
-            found.append(_predicted(part, each, step, tell_regime=of_rows is not None))
-        except RefusedKernelError as error:
-            refused.append(error)
-            found.append(
-                (_without_prediction(part, each), None, [f"no prediction on {each.gpu.name}: {error}"])
-            )
-    if len(refused) == len(parts):
-        raise refused[0]
+    found = _every(table, parts, step, tell_regime=of_rows is not None)
     rows = pd.concat([part for part, _, _ in found]).iloc[np.argsort(np.concatenate([p for _, p in parts]))]
     rows.attrs = dict(table.attrs)
     report = TableReport(
@@ -119,6 +107,29 @@ def predict_file(
         with sole_writer(output_dir):
             report.files.extend(_write(input_path, output_dir, chosen, report, step, classic=classic))
     return report
+
+
+def _every(
+    table: pd.DataFrame,
+    parts: Sequence[tuple[Settings, IntArray]],
+    step: Callable[[str], None],
+    *,
+    tell_regime: bool,
+) -> list[tuple[pd.DataFrame, BatchPrediction | None, list[str]]]:
+    """Rows, prediction and notes of each place. Raises RefusedKernelError where no place has a kernel that can run."""
+    found: list[tuple[pd.DataFrame, BatchPrediction | None, list[str]]] = []
+    refused = []
+    for each, places in parts:
+        part = table.iloc[places]
+        try:
+            found.append(_predicted(part, each, step, tell_regime=tell_regime))
+        except RefusedKernelError as error:
+            refused.append(error)
+            note = f"no prediction on {each.gpu.name}: {error}"
+            found.append((_without_prediction(part, each), None, [note]))
+    if len(refused) == len(parts):
+        raise refused[0]
+    return found
 
 
 def by_place(
