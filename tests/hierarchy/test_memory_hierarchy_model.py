@@ -155,9 +155,8 @@ def test_dram_share_of_one_a100_sm(a100):
     assert a100.level("dram").bytes_per_clk == pytest.approx(2039e9 / (108 * 1.41e9), rel=1e-3)
 
 
-def test_cuda_cores_demand_512_bytes_a_clock_4_times_shared_memory_s_and_38_times_dram_s(a100):
+def test_cuda_cores_demand_512_bytes_a_clock_4_times_shared_memory_s(a100):
     assert a100.datapath.demand_bytes_per_clk == 64 * 2 * 4 == 4 * a100.level("smem").bytes_per_clk
-    assert round(512 / a100.level("dram").bytes_per_clk) == 38
 
 
 def test_the_rates_on_the_page_are_the_machines(a100):
