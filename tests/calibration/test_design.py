@@ -114,7 +114,7 @@ def test_a_card_without_fp8_gets_its_own_type_alone():
 
 
 def test_quick_runs_three_commands_in_turn(tmp_path, monkeypatch, h100_rows):
-    monkeypatch.setattr("gemm_model.calibration.planning.designed_rows", lambda _gpu, _donor: h100_rows)
+    monkeypatch.setattr("gemm_model.commands.calibrate.designed_rows", lambda _gpu, _donor: h100_rows)
     ran: list[list[str]] = []
 
     def run_command(words):

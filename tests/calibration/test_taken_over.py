@@ -167,7 +167,7 @@ def test_keep_reaches_the_fit(gemm_model, monkeypatch, tmp_path, keep):
     def seen(_inputs, _gpu, choices, **_):
         raise InputError(f"keeps_donor is {choices.keeps_donor}")
 
-    monkeypatch.setattr("gemm_model.calibration.run.calibrate", seen)
+    monkeypatch.setattr("gemm_model.commands.calibrate.calibrate", seen)
     table = tmp_path / "x.csv"
     table.write_text("gpu,runtime_us\nh200,1\n")
     words = ("--input", table, "--from", "h100_sxm:quack", "--output", tmp_path / "mine.yaml")

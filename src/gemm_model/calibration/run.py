@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gemm_model.calibration import residual_fit as trees
+from gemm_model.calibration import tables as measurements
 from gemm_model.calibration.fit import (
     CHAIN_FREE,
     DEFAULT_FREE,
@@ -32,23 +34,6 @@ from gemm_model.calibration.observations import (
     folds_of,
     observe,
     size_groups,
-)
-from gemm_model.calibration.residual_fit import (
-    HeldOutTimes,
-    HoldOut,
-    TakenForest,
-    catboost,
-    taken_forest,
-    train_on,
-    whole_forest,
-    worth_it,
-)
-from gemm_model.calibration.tables import (
-    CalibrationData,
-    load_tables,
-    main_situation,
-    measured_family,
-    splits_k,
 )
 from gemm_model.config import mechanisms
 from gemm_model.config.numbers import room_numbers
@@ -149,7 +134,7 @@ class KindResult:
     """Times of these rows, each from a fit that had not seen its shape."""
     corrected_us: FloatArray | None
     """The same with a residual that had not seen the shape either; None without a residual."""
-    taken: TakenForest | None
+    taken: trees.TakenForest | None
     """The share of the donor's residual that the rows support; None if none was to be borrowed."""
     error_band: dict[str, float]
     """Error band by situation, from `predicted_us` and from held-out rows of the later fits."""
@@ -184,7 +169,7 @@ class CalibrationResult:
     calibration: Calibration
     kinds: dict[str, KindResult]
     residual: Residual | None
-    data: CalibrationData
+    data: measurements.CalibrationData
 
 
 def calibrate(
@@ -201,10 +186,10 @@ def calibrate(
     MissingExtraError for a residual without CatBoost.
     """
     listed = {size for path in choices.hold_out_lists for size in _asked_sizes(read_table(path))}
-    family = measured_family(choices.family, inputs, gpu)
-    data = load_tables(inputs, gpu, family)
+    family = measurements.measured_family(choices.family, inputs, gpu)
+    data = measurements.load_tables(inputs, gpu, family)
     if choices.trains_residual:
-        catboost()
+        trees.catboost()
     base = choices.donor or calibration_for(gpu, family.name)[0]
     steps = _Steps(progress)
     run = _Run(gpu, family, base, choices, steps, run_all, listed)
@@ -220,7 +205,7 @@ def calibrate(
 
 
 def _calibration(
-    tables: list[str], data: CalibrationData, kinds: Mapping[str, KindResult], run: _Run
+    tables: list[str], data: measurements.CalibrationData, kinds: Mapping[str, KindResult], run: _Run
 ) -> Calibration:
     """The calibration of these rate classes, without its residual."""
     rows = {kind: {name: len(rows) for name, rows in found.items()} for kind, found in data.by_kind.items()}
@@ -307,7 +292,7 @@ def extend(
     GEMMs only.
     """
     family = family_of(base.family, gpu)
-    data = load_tables(inputs, gpu, family, plain_shapes=False)
+    data = measurements.load_tables(inputs, gpu, family, plain_shapes=False)
     steps = _Steps(progress)
     run = _Run(gpu, family, base, Choices(seed=seed), steps, run_all)
     kinds = {kind: _Kind(kind, data.by_kind[kind], run) for kind in data.by_kind if kind in base.numbers}
@@ -379,11 +364,12 @@ class _Kind:
             allowed = measured_bounds(choices.donor.silicon) if same and choices.donor.silicon else {}
             self.donor = Donor(values=self.start, same_kernels=same, bounds=allowed)
         single = {name: regimes[name] for name in SINGLE_LAUNCH_REGIMES if name in regimes}
-        kinds = {name: main_situation(rows, family) for name, rows in single.items()}
+        kinds = {name: measurements.main_situation(rows, family) for name, rows in single.items()}
 
         def rows_of(kind: str, *, split: bool) -> dict[str, Observations]:
             parts = {
-                name: rows[(splits_k(rows) == split) & (kinds[name] == kind)] for name, rows in single.items()
+                name: rows[(measurements.splits_k(rows) == split) & (kinds[name] == kind)]
+                for name, rows in single.items()
             }
             return _observed(parts, gpu, family)
 
@@ -473,19 +459,21 @@ class _Kind:
 
     def _taken_over(
         self, numbers: mechanisms.KernelNumbers, predicted_us: FloatArray, folds: IntArray
-    ) -> TakenForest | None:
+    ) -> trees.TakenForest | None:
         """The share of the donor's residual that the rows support, from their held-out times
         `predicted_us`.
         """
         donor = self.choices.donor_residual
         if donor is None or self.kind not in donor.forests:
             return None
-        taken = taken_forest(donor.forests[self.kind], self.rows, predicted_us, numbers, self.gpu, folds)
+        taken = trees.taken_forest(
+            donor.forests[self.kind], self.rows, predicted_us, numbers, self.gpu, folds
+        )
         what = "shape + the donor's residual"
         self.validations.extend(_figures(what, self.rows, taken.corrected_us, whole_shapes=True))
         return taken
 
-    def _donor_kept(self, fitted_us: FloatArray) -> tuple[Fit, FloatArray, TakenForest | None] | None:
+    def _donor_kept(self, fitted_us: FloatArray) -> tuple[Fit, FloatArray, trees.TakenForest | None] | None:
         """The donor's own numbers and whole residual, where the fit is no nearer on held-out rows; else None.
 
         No row was fitted to them, so that all rows are held out of them. Asked of a donor of the same kernels
@@ -500,7 +488,7 @@ class _Kind:
         residual = self.choices.donor_residual
         taken = None
         if residual is not None and self.kind in residual.forests:
-            taken = whole_forest(residual.forests[self.kind], self.rows, physical_us, times)
+            taken = trees.whole_forest(residual.forests[self.kind], self.rows, physical_us, times)
         donor_us = physical_us if taken is None else taken.corrected_us
         if surely_nearer(fitted_us, donor_us, self.rows.runtime_us):
             return None
@@ -509,7 +497,7 @@ class _Kind:
 
     def _fit(self, seen: Mapping[str, Observations], free: Collection[str]) -> Fit:
         job = partial(self._hold_out(seen, self.main, free).fit, seen)
-        at_once = worth_it(self.run_all, sum(map(len, seen.values())))
+        at_once = trees.worth_it(self.run_all, sum(map(len, seen.values())))
         found: Fit = next(iter(at_once(_call, [job])))
         self.steps.fitted()
         return found
@@ -533,15 +521,15 @@ class _Kind:
         return found.runtime_us, found.corrected_us
 
     def _judge(
-        self, what: str, corrected: str, rows: Observations, found: HeldOutTimes, whole_shapes: bool
+        self, what: str, corrected: str, rows: Observations, found: trees.HeldOutTimes, whole_shapes: bool
     ) -> None:
         """Keep the figures of held-out times, called `what`, and of those with a residual."""
         self.validations.extend(_figures(what, rows, found.runtime_us, whole_shapes))
         if found.corrected_us is not None:
             self.validations.extend(_figures(corrected, rows, found.corrected_us, whole_shapes))
 
-    def _hold_out(self, seen: Mapping[str, Observations], main: str, free: Collection[str]) -> HoldOut:
-        return HoldOut(
+    def _hold_out(self, seen: Mapping[str, Observations], main: str, free: Collection[str]) -> trees.HoldOut:
+        return trees.HoldOut(
             regimes=seen,
             main=main,
             gpu=self.gpu,
@@ -698,8 +686,8 @@ def _trained(
     jobs = []
     for kind, result in helped.items():
         parts = [rows for rows in (result.rows, result.split) if rows is not None]
-        jobs.append(partial(train_on, parts, gpu, calibration.numbers[kind]))
-    at_once = worth_it(run_all, sum(len(result.rows) for result in helped.values()))
+        jobs.append(partial(trees.train_on, parts, gpu, calibration.numbers[kind]))
+    at_once = trees.worth_it(run_all, sum(len(result.rows) for result in helped.values()))
     return Residual(
         gpu=gpu.name,
         fingerprint=calibration.fingerprint(),

@@ -6,20 +6,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+from gemm_model.core import dtypes
 from gemm_model.core.batch_strides import BatchStrides, MatrixLayout, strided
 from gemm_model.core.block_scaling import BlockScaling
 from gemm_model.core.conv import ConvProblem
-from gemm_model.core.dtypes import (
-    BlockScale,
-    DataType,
-    TypeName,
-    element_type,
-    math_kind,
-    multiplier_share,
-    operand_type,
-    require_number,
-    require_product,
-)
 from gemm_model.core.epilogue import QUANTIZED, QUANTIZED_COLUMNS, QUANTIZED_SCALE_BITS, Epilogue
 from gemm_model.core.grouped import GroupedGemm
 from gemm_model.core.records import require_kind
@@ -28,8 +18,8 @@ from gemm_model.errors import InputError
 
 _NOTHING = type(None)
 _KINDS = {
-    **dict.fromkeys(("a_dtype", "b_dtype", "out_dtype", "acc_dtype"), (DataType,)),
-    **dict.fromkeys(("a_scale", "b_scale"), (BlockScale, _NOTHING)),
+    **dict.fromkeys(("a_dtype", "b_dtype", "out_dtype", "acc_dtype"), (dtypes.DataType,)),
+    **dict.fromkeys(("a_scale", "b_scale"), (dtypes.BlockScale, _NOTHING)),
     "epilogue": (Epilogue, _NOTHING),
     "groups": (GroupedGemm, _NOTHING),
     "block_scaling": (BlockScaling, _NOTHING),
@@ -68,12 +58,12 @@ class GemmProblem:
     n: int
     k: int
     batch: int = 1
-    a_dtype: DataType = field(default_factory=lambda: element_type("bf16"))
-    b_dtype: DataType = field(default_factory=lambda: element_type("bf16"))
-    out_dtype: DataType = field(default_factory=lambda: element_type("bf16"))
-    acc_dtype: DataType = field(default_factory=lambda: element_type("fp32"))
-    a_scale: BlockScale | None = None
-    b_scale: BlockScale | None = None
+    a_dtype: dtypes.DataType = field(default_factory=lambda: dtypes.element_type("bf16"))
+    b_dtype: dtypes.DataType = field(default_factory=lambda: dtypes.element_type("bf16"))
+    out_dtype: dtypes.DataType = field(default_factory=lambda: dtypes.element_type("bf16"))
+    acc_dtype: dtypes.DataType = field(default_factory=lambda: dtypes.element_type("fp32"))
+    a_scale: dtypes.BlockScale | None = None
+    b_scale: dtypes.BlockScale | None = None
     a_major: str = "k"
     b_major: str = "k"
     c_major: str = "n"
@@ -92,8 +82,8 @@ class GemmProblem:
             require_size(self, name)
         for name, kinds in _KINDS.items():
             require_kind(name, getattr(self, name), *kinds)
-        require_product(self.a_dtype, self.b_dtype)
-        require_number(self.out_dtype)
+        dtypes.require_product(self.a_dtype, self.b_dtype)
+        dtypes.require_number(self.out_dtype)
         if not self.plain:
             self._check_kinds()
         for name, allowed in (("a_major", ("k", "m")), ("b_major", ("k", "n")), ("c_major", ("n", "m"))):
@@ -153,10 +143,10 @@ class GemmProblem:
         m: int,
         n: int,
         k: int,
-        dtype: TypeName = "bf16",
-        out_dtype: TypeName | None = None,
+        dtype: dtypes.TypeName = "bf16",
+        out_dtype: dtypes.TypeName | None = None,
         *,
-        b_dtype: TypeName | None = None,
+        b_dtype: dtypes.TypeName | None = None,
         batch: int = 1,
         epilogue: Epilogue | str | None = None,
         groups: GroupedGemm | str | None = None,
@@ -172,11 +162,11 @@ class GemmProblem:
         groups = GroupedGemm.parse(groups) if isinstance(groups, str) else groups
         if isinstance(block_scaling, str):
             block_scaling = BlockScaling.parse(block_scaling)
-        a_type, a_scale = operand_type(dtype)
-        b_type, b_scale = operand_type(dtype if b_dtype is None else b_dtype)
-        default_out = a_type if a_type.bits >= 16 else element_type("bf16")
+        a_type, a_scale = dtypes.operand_type(dtype)
+        b_type, b_scale = dtypes.operand_type(dtype if b_dtype is None else b_dtype)
+        default_out = a_type if a_type.bits >= 16 else dtypes.element_type("bf16")
         if epilogue is not None and epilogue.quantized:
-            default_out = element_type("e4m3")
+            default_out = dtypes.element_type("e4m3")
         return cls(
             m=m,
             n=n,
@@ -184,7 +174,7 @@ class GemmProblem:
             batch=batch,
             a_dtype=a_type,
             b_dtype=b_type,
-            out_dtype=default_out if out_dtype is None else element_type(out_dtype),
+            out_dtype=default_out if out_dtype is None else dtypes.element_type(out_dtype),
             a_scale=a_scale,
             b_scale=b_scale,
             epilogue=epilogue,
@@ -196,8 +186,8 @@ class GemmProblem:
     def of_conv(
         cls,
         conv: ConvProblem | str,
-        dtype: TypeName = "bf16",
-        out_dtype: TypeName | None = None,
+        dtype: dtypes.TypeName = "bf16",
+        out_dtype: dtypes.TypeName | None = None,
         *,
         epilogue: Epilogue | str | None = None,
     ) -> GemmProblem:
@@ -301,14 +291,14 @@ class GemmProblem:
     @property
     def math_kind(self) -> str:
         scaled = self.a_scale is not None and self.b_scale is not None
-        return math_kind(self.a_dtype, self.b_dtype, scaled=scaled)
+        return dtypes.math_kind(self.a_dtype, self.b_dtype, scaled=scaled)
 
     @property
     def multiplier_share(self) -> float:
-        return multiplier_share(self.a_dtype, self.b_dtype)
+        return dtypes.multiplier_share(self.a_dtype, self.b_dtype)
 
 
-def scale_bits(scale: BlockScale | None) -> float:
+def scale_bits(scale: dtypes.BlockScale | None) -> float:
     """Scale-factor bits that travel with one element."""
     return scale.dtype.bits / scale.vec_size if scale else 0.0
 

@@ -11,21 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gemm_model.config.mechanisms import (
-    DRAM,
-    EPILOGUE,
-    FILL,
-    GPC_INGRESS,
-    L2,
-    LATENCY,
-    LAUNCH,
-    MMA_WARPS,
-    RESOURCES,
-    SM_INGRESS,
-    SMEM,
-    SPILLING,
-    TENSOR,
-)
+from gemm_model.config import mechanisms as mech
 from gemm_model.core.elementwise import Values, maximum, minimum, power, root, smooth_maximum, where
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.compose import Wave, port_tile_clk
@@ -34,7 +20,7 @@ from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.kernel_time import KernelTime
 from gemm_model.kernel_model.mainloop import beside_held, unspilled_clk
 
-LIMITERS = tuple(RESOURCES)
+LIMITERS = tuple(mech.RESOURCES)
 NOTHING = 1e-30
 """Time of what takes none [us, clk]; mechanisms that are off; a guard against dividing by zero."""
 SMALL = 1e-4
@@ -56,15 +42,15 @@ class Composed:
         """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
         times, schedule, clk_us = self.times, self.kernel.schedule, 1.0 / self.times.sm_clk_mhz
         parts: Parts = dict.fromkeys(LIMITERS, 0.0)
-        parts[LAUNCH] = times.launch_us - times.added_up_us
-        parts[EPILOGUE] = times.exposed_us + times.added_up_us
+        parts[mech.LAUNCH] = times.launch_us - times.added_up_us
+        parts[mech.EPILOGUE] = times.exposed_us + times.added_up_us
         fills = times.step.arriving_clk > times.step.port_clk
-        parts[SMEM] = where(fills, times.first_load_us, 0.0)
-        parts[SM_INGRESS] = where(fills, 0.0, times.first_load_us)
+        parts[mech.SMEM] = where(fills, times.first_load_us, 0.0)
+        parts[mech.SM_INGRESS] = where(fills, 0.0, times.first_load_us)
         last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
         for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
             _add_wave(parts, self, wave, tiles / schedule.tiles, clk_us)
-        parts |= _of_k_tile(self, parts[TENSOR])
+        parts |= _of_k_tile(self, parts[mech.TENSOR])
         total = maximum(sum(parts.values()), NOTHING)
         shares = {name: part / total for name, part in parts.items()}
         at_floor = times.runtime_us <= times.floor_us
@@ -72,7 +58,7 @@ class Composed:
             return shares
         # At the speed of light only the peak counts whose bound it is.
         math = times.floor_us > times.dram_floor_us * ROUNDING
-        floor = {TENSOR: where(math, 1.0, 0.0), DRAM: where(math, 0.0, 1.0)}
+        floor = {mech.TENSOR: where(math, 1.0, 0.0), mech.DRAM: where(math, 0.0, 1.0)}
         return {name: where(at_floor, floor.get(name, 0.0), share) for name, share in shares.items()}
 
 
@@ -84,7 +70,11 @@ def _of_k_tile(found: Composed, math_us: Values) -> Parts:
     mma = minimum((1.0 - faster / maximum(own, NOTHING)) * (1.0 + SMALL) / SMALL, 1.0)
     spilled = step.spilled_clk / maximum(step.math_clk, NOTHING)
     beside_us = math_us * (1.0 - spilled)
-    return {TENSOR: beside_us * mma, MMA_WARPS: beside_us * (1.0 - mma), SPILLING: math_us * spilled}
+    return {
+        mech.TENSOR: beside_us * mma,
+        mech.MMA_WARPS: beside_us * (1.0 - mma),
+        mech.SPILLING: math_us * spilled,
+    }
 
 
 def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: Values) -> None:
@@ -104,7 +94,7 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     mathed_us, fetched_part = wave.count * of_math * slowest_us, wave.count * (1.0 - of_math) * slowest_us
     fetched = fetched_part / maximum(fetched_us + waits_us, NOTHING)
     asked = wave.next_us > slowest_us
-    parts[LAUNCH] = parts[LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
+    parts[mech.LAUNCH] = parts[mech.LAUNCH] + where(asked, wave.count * wave.next_us, 0.0)
     mathed_us, fetched = where(asked, 0.0, mathed_us), where(asked, 0.0, fetched)
     _add_math(parts, found, wave, mathed_us)
     weight = fetched * fetched_us
@@ -112,14 +102,14 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     _add_dram(parts, found, wave, share, weight * of_dram)
     weight = weight * (1.0 - of_trips - of_dram)
     fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
-    parts[FILL] = parts[FILL] + weight * fill
+    parts[mech.FILL] = parts[mech.FILL] + weight * fill
     weight = weight * (1.0 - fill)
     for name, part in loads.items():
-        if name == LATENCY:
+        if name == mech.LATENCY:
             _add_round_trips(parts, kernel, times, weight * part, _waits_for_load(kernel, times))
         else:
             parts[name] = parts[name] + weight * part
-    parts[EPILOGUE] = parts[EPILOGUE] + fetched * waits_us + wave.count * wave.turns_clk * clk_us
+    parts[mech.EPILOGUE] = parts[mech.EPILOGUE] + fetched * waits_us + wave.count * wave.turns_clk * clk_us
 
 
 def _waits_for_load(kernel: Kernel, times: KernelTime) -> Values:
@@ -139,9 +129,9 @@ def _add_round_trips(
     behind = step.math_clk * resources.math_in_round_trip * beside_held(kernel)
     load = maximum(step.latency_clk * resources.loads_under_way - step.port_clk - behind, 0.0) * with_load
     each = weight / maximum(load + step.port_clk + behind, NOTHING)
-    parts[LATENCY] = parts[LATENCY] + each * load
-    parts[SM_INGRESS] = parts[SM_INGRESS] + each * step.port_clk
-    parts[TENSOR] = parts[TENSOR] + each * behind
+    parts[mech.LATENCY] = parts[mech.LATENCY] + each * load
+    parts[mech.SM_INGRESS] = parts[mech.SM_INGRESS] + each * step.port_clk
+    parts[mech.TENSOR] = parts[mech.TENSOR] + each * behind
 
 
 def _share(part_us: Values, whole_us: Values, order: float) -> Values:
@@ -170,8 +160,8 @@ def _loads(kernel: Kernel, times: KernelTime, wave: Wave, clk_us: Values) -> tup
         between, port = port * (1.0 - paced), port * paced
         filling = kernel.schedule.k_tiles * step.arriving_clk / maximum(times.full.arriving_clk, NOTHING)
         between, arrives = between + arrives * (1.0 - filling), arrives * filling
-    waits, way_in = {EPILOGUE: between, LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
-    shares = {SM_INGRESS: way_in, GPC_INGRESS: gpc, L2: l2, SMEM: arrives, **waits}
+    waits, way_in = {mech.EPILOGUE: between, mech.LATENCY: where(held, port, 0.0)}, where(held, 0.0, port)
+    shares = {mech.SM_INGRESS: way_in, mech.GPC_INGRESS: gpc, mech.L2: l2, mech.SMEM: arrives, **waits}
     in_turn_us = loads_us + wave.fill_us
     hidden_us = wave.hidden_fill_us * loads_us / in_turn_us
     return shares, wave.fill_us - hidden_us * loads_us / in_turn_us, in_turn_us - hidden_us
@@ -198,13 +188,13 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     if held_up is not False:
         stores_clk = wave.stores_us * times.sm_clk_mhz
         stores = where(held_up, stores_clk / maximum(wave.beside_stores_clk + stores_clk, NOTHING), 0.0)
-        parts[L2] = parts[L2] + math_us * stores
+        parts[mech.L2] = parts[mech.L2] + math_us * stores
         math_us = math_us * (1.0 - stores)
         beside = mainloop / maximum(mainloop + numbers.epilogue.tile_clk, NOTHING)
         tensor_share, refill = where(held_up, beside, tensor_share), where(held_up, 0.0, refill)
-    parts[TENSOR] = parts[TENSOR] + math_us * tensor_share
-    parts[LATENCY] = parts[LATENCY] + math_us * refill
-    parts[EPILOGUE] = parts[EPILOGUE] + math_us * (1.0 - tensor_share - refill)
+    parts[mech.TENSOR] = parts[mech.TENSOR] + math_us * tensor_share
+    parts[mech.LATENCY] = parts[mech.LATENCY] + math_us * refill
+    parts[mech.EPILOGUE] = parts[mech.EPILOGUE] + math_us * (1.0 - tensor_share - refill)
 
 
 def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: Values) -> None:
@@ -212,4 +202,4 @@ def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: 
     order = found.kernel.numbers.overlap.port_l2_order
     own = minimum(_share(found.times.dram_us * share, wave.dram_us, order), 1.0)
     _add_round_trips(parts, found.kernel, found.times, weight * (1.0 - own), 1.0)
-    parts[DRAM] = parts[DRAM] + weight * own
+    parts[mech.DRAM] = parts[mech.DRAM] + weight * own

@@ -17,17 +17,8 @@ from numpy.typing import NDArray
 from gemm_model.config.numbers import Numbers, room_numbers
 from gemm_model.core.dtypes import element_type
 from gemm_model.core.gpu import TRANSFERS_PER_CLK, GpuSpec
+from gemm_model.serving import resources as taken
 from gemm_model.serving.problem import ServedProduct
-from gemm_model.serving.resources import (
-    ACCESS_BYTES,
-    OUTPUT_BYTES,
-    SMEM_MMAS,
-    THREADS_PER_WARP,
-    Resources,
-    resources_of,
-    step_accesses,
-    warp_grid,
-)
 from gemm_model.serving.routing import row_tiles
 from gemm_model.serving.tile_config import FloatArray, TileGrid
 
@@ -84,7 +75,7 @@ class Kernels:
     grid: TileGrid
     gpu: GpuSpec
     numbers: Numbers
-    resources: Resources
+    resources: taken.Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -188,7 +179,7 @@ def launches_of(
 @lru_cache(maxsize=8)
 def _kernels(product: ServedProduct, grid: TileGrid, gpu: GpuSpec) -> tuple[Kernels, FloatArray, FloatArray]:
     """What products of all sizes share, kept for the next one: the kernels, and their steps' clocks."""
-    numbers, resources = room_numbers("serving"), resources_of(product, grid, gpu)
+    numbers, resources = room_numbers("serving"), taken.resources_of(product, grid, gpu)
     kernels = Kernels(product=product, grid=grid, gpu=gpu, numbers=numbers, resources=resources)
     return kernels, _step_sm_clk(kernels), _step_work_clk(kernels)
 
@@ -241,7 +232,7 @@ def mma_clk(kernels: Kernels) -> FloatArray:
     rate = kinds[element_type(kernels.product.math_type).math_kind]
     columns = np.where(resources.swapped, grid.cta_m, grid.cta_n)
     whole = np.maximum(columns / 2.0, (2048.0 + 32.0 * columns) / 128.0) / (columns / 2.0)
-    newer = gpu.kernel_architecture in SMEM_MMAS
+    newer = gpu.kernel_architecture in taken.SMEM_MMAS
     slow_rate = min(rate, kinds["fp16"]) * kernels.numbers.mma_share if newer else rate
     rows, wide = _multiplied(kernels)
     flop = 2.0 * grid.cta_k
@@ -252,7 +243,7 @@ def mma_clk(kernels: Kernels) -> FloatArray:
 
 def _multiplied(kernels: Kernels) -> tuple[FloatArray, FloatArray]:
     """Rows and columns that MMAs from registers multiply: at least 16 x 8 a warp."""
-    rows, columns = warp_grid(kernels.grid)
+    rows, columns = taken.warp_grid(kernels.grid)
     return np.maximum(kernels.grid.cta_m, 16.0 * rows), np.maximum(kernels.grid.cta_n, 8.0 * columns)
 
 
@@ -262,7 +253,7 @@ def operand_bytes(kernels: Kernels) -> FloatArray:
     Warps beside each other read the same rows, warps below each other the same columns.
     """
     grid, product = kernels.grid, kernels.product
-    rows, columns = warp_grid(grid)
+    rows, columns = taken.warp_grid(grid)
     _, wide = _multiplied(kernels)
     read = grid.cta_m * columns * product.activation_bytes + wide * rows * product.weight_bytes
     return np.where(kernels.resources.from_smem, 0.0, read * grid.cta_k)
@@ -279,14 +270,14 @@ def scaling_clk(kernels: Kernels) -> FloatArray:
 
 def copy_clk(kernels: Kernels) -> FloatArray:
     """Issuing the copies of a k step, padding rows among them, and reads to registers [clk]."""
-    slots = step_accesses(kernels.product, kernels.grid) / 32.0 * kernels.numbers.access_clk
+    slots = taken.step_accesses(kernels.product, kernels.grid) / 32.0 * kernels.numbers.access_clk
     return (slots + operand_bytes(kernels) / LDMATRIX_BYTES) / WARP_SCHEDULERS
 
 
 def _step_sm_clk(kernels: Kernels) -> FloatArray:
     """MMAs and instructions in turn, beside shared memory's reads and writes for MMAs from registers."""
     read = operand_bytes(kernels)
-    written = step_accesses(kernels.product, kernels.grid) * ACCESS_BYTES
+    written = taken.step_accesses(kernels.product, kernels.grid) * taken.ACCESS_BYTES
     smem = np.where(read > 0.0, read + written, 0.0) / kernels.gpu.smem_bytes_per_clk_per_sm
     return _smooth_max(SHARP, mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels), smem)
 
@@ -294,7 +285,7 @@ def _step_sm_clk(kernels: Kernels) -> FloatArray:
 def _step_work_clk(kernels: Kernels) -> FloatArray:
     """All work of a step in turn. Scales are loaded, not copied ahead: each step waits for its own."""
     numbers, grid = kernels.numbers, kernels.grid
-    of_thread = step_accesses(kernels.product, grid) / (grid.warps * THREADS_PER_WARP)
+    of_thread = taken.step_accesses(kernels.product, grid) / (grid.warps * taken.THREADS_PER_WARP)
     to_registers = np.where(kernels.resources.from_smem, 0.0, numbers.operand_clk * of_thread)
     working = mma_clk(kernels) + copy_clk(kernels) + scaling_clk(kernels) + to_registers
     return working + numbers.scale_wait_clk if kernels.product.block_scaled else working
@@ -364,7 +355,7 @@ def _dram_us(launches: Launches) -> FloatArray:
     loaded = weights * launches.short_rows + activations
     if launches.warm:
         loaded = loaded * (1.0 - _kept_share(launches))
-    stored = product.rows * product.n * OUTPUT_BYTES
+    stored = product.rows * product.n * taken.OUTPUT_BYTES
     return (loaded + stored) * _unsteady(launches) / gpu.dram_read_bytes_per_us
 
 
