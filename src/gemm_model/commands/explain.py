@@ -327,7 +327,7 @@ def _roofs(world: World, found: Explanation) -> list[str]:
     """A bar for each level of memory, up to its roof."""
     lines, speed = [], world.problem.flop / found.prediction.runtime_us
     for level, _, _, roof in level_roofs(world.problem, found, world.gpu):
-        moved = f"{found.prediction.bytes_by_level[level] / 1e6:.4g} MB"
+        moved = f"{number_text(found.prediction.bytes_by_level[level] / 1e6)} MB"
         bar = "#" * round(BAR * speed / roof)
         lines.append(f"{level:4} {speed / roof:6.1%} {bar:{BAR}} of {roof / 1e6:.4g} TFLOP/s; {moved}")
     return lines

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gemm_model.commands import common
+from gemm_model.commands import common, options
 from gemm_model.commands.common import but
 from gemm_model.commands.compare import beside, cards_asked
 from gemm_model.config import read_toml
@@ -18,9 +18,6 @@ from gemm_model.report.page.model import model_page, plot_passes
 from gemm_model.serving.layers import Parallelism
 from gemm_model.serving.model_parts import Step
 from gemm_model.serving.model_time import ModelTime, predict_model
-
-TOKENS = 2048
-"""Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
 
 
 def run(args: argparse.Namespace) -> Document:
@@ -76,7 +73,7 @@ def _steps(args: argparse.Namespace, shapes: ModelShapes) -> list[Step]:
     """Prefill, decode, or both; nothing is decoded by a model whose queries see all keys."""
     prompt, context = args.prompt_tokens, args.context
     if prompt is None and context is None:
-        prompt, context = TOKENS, TOKENS if shapes.vocabulary or shapes.window else None
+        prompt, context = options.TOKENS, options.TOKENS if shapes.vocabulary or shapes.window else None
     asked = ((prompt, prompt), (1, context))
     return [Step(batch=args.batch, queries=new, keys=keys) for new, keys in asked if keys is not None]
 

@@ -45,6 +45,8 @@ def page_path(text: str) -> Path:
 
 KINDS = {"path": Path, "page": page_path, "whole": whole_number, "float": float, "regime": regime}
 """What `kind` reads a word as; text where it is left out."""
+TOKENS = 2048
+"""Tokens of a prompt and of a context where neither is given [tokens]; chosen: a usual request."""
 ENDINGS = {
     "plot": (".png", ".svg", ".pdf"),
     "trace": (".json",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from gemm_model.kernel_model.explanation import limits_of
 from gemm_model.kernels.emit import emit
 from gemm_model.kernels.registry import families
 from gemm_model.report.console import prediction_fields
-from gemm_model.report.document import Document, screen_text, text_table
+from gemm_model.report.document import SCREEN_WIDTH, Document, screen_text, text_table
 from gemm_model.report.page.choice import ranking_page
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def _why_not(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> 
     answer = ranker.why_not(problem, args.why_not)
     row = {"config": args.why_not, "answer": answer}
     result = {"problem": problem_fields(problem), "why_not": row}
-    return common.document(common.settings(args), result=result, rows=[row], text=lambda: answer)
+    return common.document(
+        common.settings(args), result=result, rows=[row], text=partial(textwrap.fill, answer, SCREEN_WIDTH)
+    )
 
 
 def _emit(args: argparse.Namespace, ranker: Ranker, problem: GemmProblem) -> Document:

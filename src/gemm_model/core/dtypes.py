@@ -66,15 +66,9 @@ def names_in(library: str) -> Mapping[str, str]:
 
 ALIASES = MappingProxyType(names_in("aliases"))
 BLOCK_SCALED_TYPES = MappingProxyType(
-    {
-        # OCP Microscaling Formats v1.0, section 5.2: 32 elements share one E8M0 scale.
-        "mxfp8": ("e4m3", "e8m0", 32),
-        "mxfp6": ("e3m2", "e8m0", 32),
-        "mxfp4": ("e2m1", "e8m0", 32),
-        # NVIDIA's NVFP4: 16 elements share one E4M3 scale.
-        "nvfp4": ("e2m1", "e4m3", 16),
-    }
+    {name: tuple(found) for name, found in read_toml("block_scaled_types").items()}
 )
+"""Element type, type of the scale, and elements that share one, of each name."""
 
 
 TypeName = Any

@@ -7,20 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
+from gemm_model.config import read_toml
 from gemm_model.errors import InputError, require_one_of
 
 Record = TypeVar("Record")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `[^`]*`)?(?:.*`(\$[^`]*)`)?")
-_PLAIN_NAMES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "object": "a mapping",
-    "array": "a list",
-    "null": "nothing",
-}
-
+_PLAIN_NAMES: Mapping[str, str] = read_toml("other_names")["plain"]
 _PLAIN_KINDS: Mapping[str, tuple[type, ...]]
 _PLAIN_KINDS = {"int": (int,), "float": (int, float), "str": (str,), "object": (dict,)}
 

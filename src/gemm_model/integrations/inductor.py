@@ -17,6 +17,7 @@ import numpy as np
 
 from gemm_model import __version__
 from gemm_model.choice.selection import Ranker
+from gemm_model.config import read_toml
 from gemm_model.config.numbers import room_numbers
 from gemm_model.core.batch import batch_of
 from gemm_model.core.gpu import GpuSpec, as_gpu, gpu_of_device
@@ -48,13 +49,7 @@ INDUCTOR = f"to Inductor of torch {torch.__version__} (we know {TORCH_VERSIONS})
 SEAMS = ("_finalize_template_configs", "get_template_configs", "get_conv_configs", "_need_to_fix_layout")
 """Methods of Inductor's choices that are replaced."""
 
-OPERATORS = {
-    "mm": ("self", "mat2"),
-    "addmm": ("self", "mat1", "mat2"),
-    "bmm": ("self", "mat2"),
-    "baddbmm": ("self", "batch1", "batch2"),
-    "scaled_mm": ("self", "mat2", "scale_a", "scale_b", "bias"),
-}
+OPERATORS = read_toml("other_names")["inductor_operators"]
 """Operators that are ranked, by Inductor's name: their operands, as `torch_operators` calls them."""
 SCALED_TMA = "triton::scaled_mm_device_tma_"
 PERSISTENT = ("triton::mm_persistent_tma", f"{SCALED_TMA}epilogue_scaling", f"{SCALED_TMA}main_loop_scaling")
