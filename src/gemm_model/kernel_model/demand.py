@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from gemm_model.core.elementwise import Values
 from gemm_model.core.records import formula_record
+from gemm_model.kernel_model import epilogue as stores
 from gemm_model.kernel_model.edge_tiles import EdgeFill, edge_fill
-from gemm_model.kernel_model.epilogue import (
-    Stall,
-    between_loads_clk,
-    hidden_clk,
-    period_beside_stores,
-    stall_of,
-    tile_period_clk,
-    whole_epilogue_clk,
-)
 from gemm_model.kernel_model.kernel import Kernel
 from gemm_model.kernel_model.mainloop import KTile, k_tile
 from gemm_model.kernel_model.reduction import turns_clk
@@ -38,7 +30,7 @@ class TileDemand:
     """Adding up partial sums: a turn outlasts the ring, so that loads wait too."""
     last_turns_clk: Values
     """The same in the last wave."""
-    stall: Stall
+    stall: stores.Stall
     """How the loads wait for epilogues."""
 
 
@@ -63,17 +55,17 @@ def demand_of(kernel: Kernel) -> Demand:
 
 def _tile(kernel: Kernel, step: KTile) -> TileDemand:
     mainloop = kernel.schedule.k_tiles * step.math_clk
-    epilogue, fused = whole_epilogue_clk(kernel)
-    hidden = hidden_clk(kernel, mainloop, epilogue, step.load_clk)
-    beside, epilogues = period_beside_stores(kernel, mainloop)
+    epilogue, fused = stores.whole_epilogue_clk(kernel)
+    hidden = stores.hidden_clk(kernel, mainloop, epilogue, step.load_clk)
+    beside, epilogues = stores.period_beside_stores(kernel, mainloop)
     return TileDemand(
         epilogue_clk=epilogue,
         hidden_clk=hidden,
-        period_clk=tile_period_clk(kernel, mainloop, epilogue, hidden),
+        period_clk=stores.tile_period_clk(kernel, mainloop, epilogue, hidden),
         beside_stores_clk=beside,
         epilogues=epilogues,
-        between_clk=between_loads_clk(kernel),
+        between_clk=stores.between_loads_clk(kernel),
         turns_clk=turns_clk(kernel),
         last_turns_clk=turns_clk(kernel, last=True),
-        stall=stall_of(kernel, mainloop, epilogue, fused),
+        stall=stores.stall_of(kernel, mainloop, epilogue, fused),
     )

@@ -10,25 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gemm_model.config.mechanisms import FUSED_EPILOGUE, IMPLICIT_GEMM, MECHANISM_NAMES, PROBLEM_KINDS
+from gemm_model.core import prediction as predictions
 from gemm_model.core.batch import OF_THE_CALL, FloatArray, GemmBatch, IntArray, kernel_of
 from gemm_model.core.dtypes import MATH_KINDS
 from gemm_model.core.elementwise import Flags, Values, any_of, is_number
 from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.heuristic_choice import HeuristicChoice
 from gemm_model.core.kind_columns import KINDS, KindColumns, every_word
-from gemm_model.core.prediction import (
-    RESIDUAL_PHASE,
-    BatchPrediction,
-    Correction,
-    LeastTimes,
-    Prediction,
-    interleaved,
-    known_band,
-)
 from gemm_model.core.records import ReadOnly, formula_record, mapped
 from gemm_model.core.regimes import regime_name
 from gemm_model.errors import InputError, RefusedKernelError, refuse_all, require_one_of
 from gemm_model.kernel_model import calibration_file as files
+from gemm_model.kernel_model import residual as trees
 from gemm_model.kernel_model.alignment import channels_unaligned
 from gemm_model.kernel_model.card_band import with_card_band
 from gemm_model.kernel_model.clock import energy_uj, work_of
@@ -40,19 +33,6 @@ from gemm_model.kernel_model.knowledge import Knowledge, knowledge
 from gemm_model.kernel_model.launch_context import COLD, L2_STATES, REGIMES
 from gemm_model.kernel_model.least_time import least_us
 from gemm_model.kernel_model.pick_residual import load_pick_residual, picks_of
-from gemm_model.kernel_model.residual import (
-    AUTO,
-    LIMIT,
-    OFF,
-    Residual,
-    corrected_us,
-    feature_columns,
-    feature_table,
-    load_residual,
-    residual_beside,
-    rounded,
-    supported_share,
-)
 from gemm_model.kernel_model.situation import positions, situation_code
 from gemm_model.kernel_model.tile_schedule import tile_waves
 from gemm_model.kernel_model.traced import Inputs, Traced
@@ -102,7 +82,7 @@ class KernelModel(Model):
     regime: str = "burst"
     l2: str = COLD
     without: Collection[str] = ()
-    residual: str = AUTO
+    residual: str = trees.AUTO
 
     def __post_init__(self) -> None:
         self.regime = regime_name(self.regime)
@@ -122,26 +102,26 @@ class KernelModel(Model):
         self._searched = Traced(lambda batch, resources: self._evaluation(batch, resources).searched())
         self._residuals = self._own_residuals(self.residual)
 
-    def _own_residuals(self, wanted: str) -> dict[str, Residual]:
+    def _own_residuals(self, wanted: str) -> dict[str, trees.Residual]:
         """The requested residuals by family; a borrowed calibration has none."""
-        if wanted == OFF:
+        if wanted == trees.OFF:
             return {}
-        found: dict[str, Residual] = {}
+        found: dict[str, trees.Residual] = {}
         served = families(self.gpu)
         if self._named is not None and self._named.is_own_file:
             served = (self._named.family,)
         for family in served:
             calibration, borrowed = self.calibration_of(family)
-            path = residual_beside(calibration.path) if calibration.path is not None else None
-            if wanted == AUTO and borrowed == files.OWN and path is not None and path.is_file():
-                found[family] = load_residual(path, calibration)
-            if wanted != AUTO and family == served[0]:
+            path = trees.residual_beside(calibration.path) if calibration.path is not None else None
+            if wanted == trees.AUTO and borrowed == files.OWN and path is not None and path.is_file():
+                found[family] = trees.load_residual(path, calibration)
+            if wanted != trees.AUTO and family == served[0]:
                 if borrowed != files.OWN:
                     raise InputError(
                         f"residual {wanted!r} corrects {calibration.name}, not {self.gpu.name}:{family}; "
-                        f"expected {OFF} or {AUTO} without a calibration of its own"
+                        f"expected {trees.OFF} or {trees.AUTO} without a calibration of its own"
                     )
-                found[family] = load_residual(wanted, calibration)
+                found[family] = trees.load_residual(wanted, calibration)
         return found
 
     def calibration_of(self, family: str) -> tuple[files.Calibration, str]:
@@ -169,7 +149,7 @@ class KernelModel(Model):
         found = files.heuristic_choices().get(family, HeuristicChoice())
         path = picks_of(self.gpu.name, family)
         alone = self.regime == ALONE and self.l2 == COLD and not self.without
-        if not (self.residual == AUTO and alone and path.is_file()):
+        if not (self.residual == trees.AUTO and alone and path.is_file()):
             return found
         residual = load_pick_residual(path)
         calibration, _ = self.calibration_of(family)
@@ -207,7 +187,7 @@ class KernelModel(Model):
     def _known(self, batch: GemmBatch) -> Knowledge:
         return self.knowledge(family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)])
 
-    def least_times(self, grid: Grid) -> LeastTimes:
+    def least_times(self, grid: Grid) -> predictions.LeastTimes:
         """Lower bounds of the kernels' times in a grid."""
         kind, residual = MATH_KINDS[int(grid.batch.math_kind)], self._known(grid.batch).residual
         found = self._least.of(grid.batch, grid.resources)
@@ -215,7 +195,7 @@ class KernelModel(Model):
         if np.ndim(found) != 1:
             # If the order of tiles pads the matrix, waves depend on it.
             found = np.broadcast_to(found, grid.shape).min(axis=0)
-        return LeastTimes(np.asarray(found), 1.0 - LIMIT if corrected else 1.0)
+        return predictions.LeastTimes(np.asarray(found), 1.0 - trees.LIMIT if corrected else 1.0)
 
     def _least_us(self, batch: GemmBatch, resources: Resources) -> Values:
         family, kind = family_at(int(batch.kernel), self.gpu), MATH_KINDS[int(batch.math_kind)]
@@ -224,7 +204,7 @@ class KernelModel(Model):
         of_problem = batch, family, rate, batch.flop, resources, schedule
         return least_us(KernelWaves(*of_problem, self.gpu, numbers, REGIMES[self.regime], self.l2))
 
-    def predict_batch(self, batch: GemmBatch) -> BatchPrediction:
+    def predict_batch(self, batch: GemmBatch) -> predictions.BatchPrediction:
         """Raises RefusedKernelError for a kernel that cannot run."""
         alike = batch.kernel * len(MATH_KINDS) + batch.math_kind
         if len(batch) == 1 or bool((alike == alike[0]).all()):
@@ -240,9 +220,9 @@ class KernelModel(Model):
                 refused.append(error.at(index.tolist()))
             rows.append(index)
         refuse_all(refused)
-        return interleaved(parts, rows)
+        return predictions.interleaved(parts, rows)
 
-    def _predict_alike(self, table: GemmBatch) -> BatchPrediction:
+    def _predict_alike(self, table: GemmBatch) -> predictions.BatchPrediction:
         """Rows of one kernel family and one class of types."""
         rows, batch = len(table), _with_numbers(table)
         try:
@@ -251,16 +231,16 @@ class KernelModel(Model):
             raise RefusedKernelError(range(rows), str(error)) from None
         return self.predicted(batch, self._checked_resources(batch, family), rows)
 
-    def predicted(self, batch: GemmBatch, resources: Resources, rows: int) -> BatchPrediction:
+    def predicted(self, batch: GemmBatch, resources: Resources, rows: int) -> predictions.BatchPrediction:
         """Predictions of `rows` kernels of one type."""
         known, (groups, searched) = self._known(batch), self._whole.of(batch, resources)
         runtime, phase, detail, level, shares = _as_columns(({"runtime_us": searched[0]}, *groups), rows)
         if self.corrects:
-            phase[RESIDUAL_PHASE] = np.zeros(rows)
+            phase[predictions.RESIDUAL_PHASE] = np.zeros(rows)
         bands = None if known.band_table is None else known.band_table[positions(searched[2], rows)]
         if bands is not None and not self.gpu.validated:
             bands = np.asarray(with_card_band(bands, self.gpu, shares))
-        prediction = BatchPrediction(
+        prediction = predictions.BatchPrediction(
             runtime_us=runtime["runtime_us"],
             limiter=np.argmax(tuple(shares.values()), axis=0),
             limiter_names=LIMITERS,
@@ -274,7 +254,7 @@ class KernelModel(Model):
             return prediction
         return prediction.corrected(corrected_column(searched, known.residual.forests[known.served], rows))
 
-    def predict_row(self, row: GemmBatch) -> Prediction:
+    def predict_row(self, row: GemmBatch) -> predictions.Prediction:
         """The prediction of one row of Python numbers.
 
         It equals `predict_batch` on a batch of that row, but avoids columns of length one, which would take a
@@ -290,14 +270,16 @@ class KernelModel(Model):
         (phases_us, details, bytes_by_level, shares), (physical_us, floor_us, code, share, seen) = parts
         known, runtime_us = self._known(row), physical_us
         if known.residual is not None:
-            log_error = share * known.residual.forests[known.served].predict_row(rounded(np.array(seen)))
-            runtime_us = corrected_us(physical_us, log_error, floor_us)
+            log_error = share * known.residual.forests[known.served].predict_row(
+                trees.rounded(np.array(seen))
+            )
+            runtime_us = trees.corrected_us(physical_us, log_error, floor_us)
         if self.corrects:
-            phases_us[RESIDUAL_PHASE] = runtime_us - physical_us
-        band = None if known.band_table is None else known_band(known.band_table.item(int(code)))
+            phases_us[predictions.RESIDUAL_PHASE] = runtime_us - physical_us
+        band = None if known.band_table is None else predictions.known_band(known.band_table.item(int(code)))
         if band is not None and not self.gpu.validated:
             band = float(with_card_band(band, self.gpu, shares))
-        return Prediction(
+        return predictions.Prediction(
             runtime_us=runtime_us,
             limiter=max(shares, key=shares.__getitem__),
             phases_us=ReadOnly(phases_us),
@@ -468,8 +450,11 @@ class PhysicalEvaluation:
         seen: tuple[Values | Flags, ...] = ()
         if residual is not None:
             # Of a correction.
-            supported = supported_share(times.set_clk_mhz / self.model.gpu.sm_clk_mhz)
-            share, seen = self._seen_alike(residual) * supported, feature_columns(*self._seen_by_trees())
+            supported = trees.supported_share(times.set_clk_mhz / self.model.gpu.sm_clk_mhz)
+            share, seen = (
+                self._seen_alike(residual) * supported,
+                trees.feature_columns(*self._seen_by_trees()),
+            )
         return times.runtime_us, times.floor_us, situation_code(self.geometry, times), share, seen
 
     def _energy(self) -> dict[str, Values]:
@@ -481,7 +466,7 @@ class PhysicalEvaluation:
         """The times of one tile; of an evaluation of one row of numbers."""
         return tile_times(self._kernel)
 
-    def _seen_alike(self, residual: Residual) -> Flags:
+    def _seen_alike(self, residual: trees.Residual) -> Flags:
         """Mask of the rows that the trees correct: plain GEMMs, and split-K kernels if they were trained on
         some.
 
@@ -517,7 +502,7 @@ class GridEvaluation:
     def runtime_us(self) -> FloatArray:
         return np.broadcast_to(self.searched[0], self.grid.shape)
 
-    def correction(self, orders: IntArray, kernels: IntArray) -> Correction | None:
+    def correction(self, orders: IntArray, kernels: IntArray) -> predictions.Correction | None:
         residual, table = self.known.residual, self.known.band_table
         if residual is None or not np.any(self.searched[3]):
             return None
@@ -529,7 +514,7 @@ class GridEvaluation:
             bands = table[positions(searched[2], len(kernels))]
         return corrected_column(searched, residual.forests[self.known.served], len(kernels)), bands
 
-    def predictions(self, orders: IntArray, kernels: IntArray) -> BatchPrediction:
+    def predictions(self, orders: IntArray, kernels: IntArray) -> predictions.BatchPrediction:
         of_cells = partial(at_cells, orders=orders, kernels=kernels)
         batch = self.grid.batch.mapped(lambda _, values: of_cells(values))
         return self.model.predicted(batch, mapped(self.grid.resources, of_cells), len(kernels))
@@ -538,8 +523,8 @@ class GridEvaluation:
 def corrected_column(searched: Searched, forest: Forest, rows: int) -> FloatArray:
     """Runtimes of a batch, corrected by a residual's trees [us]; one for each row."""
     physical_us, floor_us, _, share, seen = searched
-    log_error = share * forest.predict(feature_table(seen, rows))
-    return np.broadcast_to(corrected_us(physical_us, log_error, floor_us), (rows,))
+    log_error = share * forest.predict(trees.feature_table(seen, rows))
+    return np.broadcast_to(trees.corrected_us(physical_us, log_error, floor_us), (rows,))
 
 
 def _named_calibration(calibration: str | files.Calibration) -> files.Calibration | None:
