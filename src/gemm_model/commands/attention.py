@@ -258,18 +258,22 @@ def rank_table(args: argparse.Namespace) -> Document:
     """The fastest configuration of each problem of a table, of the measured ones where it has times of several."""
     import pandas as pd
 
+    from gemm_model.report.table_job import PLACE, by_place
     from gemm_model.tables.accuracy import shape_columns
     from gemm_model.tables.attention import CONFIG_COLUMNS, attention_rows, of_row, understood_kernels
     from gemm_model.tables.table import read_table
 
     frame = understood_kernels(read_table(args.input))
-    common.take_card(args, [frame])
-    chosen = _settings(args, "family", "input", how="with a table of attention")
-    model, place, found = _model(chosen), common.place(chosen, "regime"), []
     if "runtime_us" in frame and frame.duplicated(shape_columns(frame)).any():
-        return _measured_choices(chosen, frame)
+        common.take_card(args, [frame])
+        return _measured_choices(_settings(args, "family", "input", how="with a table of attention"), frame)
+    settings = _settings(args, "family", "input", how="with a table of attention")
+    places = by_place(frame, settings, partial(common.of_rows, args))
+    parts = {row: (each, _model(each), common.place(each, "regime")) for each, rows in places for row in rows}
+    found = []
     with common.progress("ranking", len(frame)) as advance:
         for row, (problem, _) in enumerate(attention_rows(frame)):
+            chosen, model, place = parts[row]
             try:
                 ranking = rank_attention(problem, chosen.gpu, args.family, model)
             except InputError as error:
@@ -278,10 +282,16 @@ def rank_table(args: argparse.Namespace) -> Document:
             times = {"predicted_us": best.runtime_us, "limiter": best.limiter, "error_band": best.error_band}
             found.append({**place, **ranking.best.config.fields, **times, "gain": ranking.gain})
             advance(1)
-    left_out = [name for name in ("gpu", "regime", *CONFIG_COLUMNS, *found[0], "runtime_us") if name in frame]
-    rows = pd.concat([frame.drop(columns=left_out), pd.DataFrame(found, index=frame.index)], axis=1)
+    left_out = {*PLACE, *CONFIG_COLUMNS, *found[0], "runtime_us"}
+    rows = pd.concat(
+        [frame.drop(columns=left_out, errors="ignore"), pd.DataFrame(found, index=frame.index)], axis=1
+    )
     kept = ("seq_q", "seq_kv", "predicted_us", "limiter")
-    return common.document(chosen, rows=rows, notes=model.gpu.caveats, text=lambda: screen_text(rows, kept))
+    notes = list(dict.fromkeys(note for each, _ in places for note in each.gpu.caveats))
+    cards = ", ".join(dict.fromkeys(rows["gpu"]))
+    return Document(
+        gpu=cards, model=settings.model, rows=rows, notes=notes, text=lambda: screen_text(rows, kept)
+    )
 
 
 def _measured_choices(chosen: Settings, frame: pd.DataFrame) -> Document:

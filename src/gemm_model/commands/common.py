@@ -198,7 +198,10 @@ def of_rows(args: argparse.Namespace, cells: Mapping[str, str]) -> Settings:
     """The options for rows of a table: their card, regime, L2 and settings, unless the command line names them."""
     from gemm_model.tables.schema import card_named
 
-    words = [word for word in shlex.split(cells.get("settings", "")) if not _chosen(args, word)]
+    try:
+        words = [word for word in shlex.split(cells.get("settings", "")) if not _chosen(args, word)]
+    except ValueError as error:
+        raise InputError(f"column settings: {error}; expected key=value words") from None
     found = but(args, overrides=[*args.overrides, *words])
     if cells.get("gpu") and not gpu_given(found):
         found.gpu = card_named(cells["gpu"])
