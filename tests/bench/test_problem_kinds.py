@@ -308,16 +308,6 @@ def test_cutlass_macros_name_the_epilogue():
                       "-DGEMM_HAS_BIAS=0")  # fmt: skip
 
 
-PINGPONG = (
-    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi4ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_40KernelPtrArrayTma"
-    "WarpSpecializedPingpongEEENSA_IJNSG_ILi64EEENSG_ILi128EEESN_EEENS_10bfloat16_tEPNSA_IJlSI_NSG_ILi0EEEEE"
-)
-COOPERATIVE = (
-    "MainloopSm90ArrayTmaGmmaWarpSpecializedILi3ENSA_IJNS9_1CILi2EEENSG_ILi1EEESI_EEENS5_43KernelPtrArrayTma"
-    "WarpSpecializedCooperativeEEENSA_IJNSG_ILi128EEENSG_ILi256EEENSG_ILi64EEEEEENS_10bfloat16_tEPNSA_IJlSI_"
-)
-
-
 @pytest.mark.parametrize(*cases(__file__, "test_a_grouped_kernel_of_torch_tells_its_tile"))
 def test_a_grouped_kernel_of_torch_tells_its_tile(name, tile, stages, schedule):
     cells = grouped_cells(name)

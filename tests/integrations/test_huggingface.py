@@ -15,7 +15,6 @@ from gemm_model.integrations.huggingface import (
 from tests.cases import cases
 
 CONFIGS = yaml.safe_load(Path(__file__).with_name("huggingface.yaml").read_text())
-GROUP = {"weights": {"num_bits": 8, "type": "float"}, "input_activations": {"x": 1}}
 
 
 def test_a_dense_model(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from gemm_model import GemmProblem, InputError, Ranker, families, gpus, load_gpu
 
-REGIMES = ("burst", "graph", "sustained", "counters")
 ROUNDING = 1e-12
 
 

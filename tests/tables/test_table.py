@@ -77,9 +77,6 @@ def write(tmp_path, text):
     return path
 
 
-HEAD = "in_dtype,cta_m,cta_n,cluster_m,cluster_n,m,n,k,runtime_us\n"
-
-
 def test_a_directory_a_missing_file_and_a_wide_one_are_refused(tmp_path, gemm_model):
     assert "is a directory" in gemm_model("predict", "--input", tmp_path).err
     assert "no such file" in gemm_model("predict", "--input", tmp_path / "nowhere.csv").err

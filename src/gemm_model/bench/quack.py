@@ -331,22 +331,10 @@ def _compile_variant(
         if stages:
             kernel._compute_stages = partial(_shortened, kernel._compute_stages, stages)
 
+    # A persistent kernel that gathers no rows of A and has static tiles.
+    kernel = (GemmDefaultSm90, types[0], tile, cluster, pingpong, True, False, False, (9, 0))
     return quack_ffi.compile_gemm_kernel(
-        *(
-            GemmDefaultSm90,
-            types[0],
-            tile,
-            cluster,
-            pingpong,
-            True,
-            False,
-            False,
-            (9, 0),
-            m_a,
-            m_b,
-            m_out,
-            None,
-        ),
+        *(*kernel, m_a, m_b, m_out, None),
         _plain_epilogue(),
         quack_ffi.make_fake_scheduler_args(False, False, None, has_ag=False),
         quack_ffi.make_fake_varlen_args(False, False, False, None),

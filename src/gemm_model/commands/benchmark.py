@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -122,12 +122,14 @@ def _run_on_cluster(args: argparse.Namespace, options: runner.RunOptions) -> Non
 def _rows_for(args: argparse.Namespace, card: Mapping[str, Any]) -> list[Row]:
     """The rows for a card. Rows of a table hold their configurations: no library is loaded for them."""
     major, minor = card["compute_capability"]
-    return _rows(args, _providers(args) if args.rows is None else {}, (int(major), int(minor)))
+    return _rows(
+        args, _loaded(common.listed(args.kernels)) if args.rows is None else {}, (int(major), int(minor))
+    )
 
 
 def _providers_of(rows: Sequence[Row]) -> dict[str, Provider]:
     """The libraries of some rows; only compiling needs them."""
-    return {name: load_provider(name) for name in sorted({row.kernel for row in rows})}
+    return _loaded(sorted({row.kernel for row in rows}))
 
 
 def _run_here(
@@ -190,8 +192,8 @@ def write_page(args: argparse.Namespace) -> None:
     common.words(f"wrote {args.html}")
 
 
-def _providers(args: argparse.Namespace) -> dict[str, Provider]:
-    return {name: load_provider(name) for name in common.listed(args.kernels)}
+def _loaded(names: Iterable[str]) -> dict[str, Provider]:
+    return {name: load_provider(name) for name in names}
 
 
 def _use_kernel_cache() -> None:
@@ -343,10 +345,10 @@ def _dry_run(args: argparse.Namespace) -> Document:
     """What would run. Shipped providers say it without their libraries, which may be absent."""
     shipped = args.rows is not None or set(common.listed(args.kernels)) <= set(PROVIDERS)
     with without_packages() if shipped else nullcontext():
-        providers = {} if args.rows is not None else _providers(args)
+        providers = {} if args.rows is not None else _loaded(common.listed(args.kernels))
         rows = _rows(args, providers, DRY_RUN_CAPABILITY)
         named = {row.kernel for row in rows} & set(PROVIDERS)
-        return _plan(rows, args, providers or {name: load_provider(name) for name in named})
+        return _plan(rows, args, providers or _loaded(named))
 
 
 def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Provider]) -> Document:
@@ -357,7 +359,7 @@ def _plan(rows: Sequence[Row], args: argparse.Namespace, providers: dict[str, Pr
         for row in rows
         if row.kernel in providers and isinstance(row.config, KernelConfig)
     }
-    jobs = args.jobs or max(1, (os.cpu_count() or 2) - 1)
+    jobs = args.jobs or runner.default_compile_jobs()
     seconds = sum(sweep.estimated_row_ms(row, settings) for row in rows) / 1e3
     compile_s = len(kernels) * room_numbers("bench").compile_s / jobs
     listed = [_planned(row) for row in rows[:10]]
