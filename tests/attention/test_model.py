@@ -45,6 +45,13 @@ def test_no_kernel_is_faster_than_its_products_or_its_bytes(words):
     assert found > 0.9 * kv_bytes / GPU.dram_bytes_per_us
 
 
+def test_an_idle_half_of_the_sms_is_as_much_imbalance_as_the_others_work():
+    found = predict(
+        AttentionProblem.parse("full heads=66 seq_q=128 seq_kv=4096 head_dim=128"), OWN, "h200"
+    ).phases_us
+    assert found["imbalance"] == pytest.approx(found["key_blocks"] + found["tile_starts_and_stores"])
+
+
 def test_an_empty_length_takes_no_time_and_leaves_the_others_alone():
     assert _us("full heads=8 seq_q=0 seq_kv=100 head_dim=128") == 0.0
     assert _us("full heads=8 seq_q=100 seq_kv=0 head_dim=128") > 0.0  # O is still written
