@@ -131,12 +131,15 @@ def test_a_benchmark_of_attention_needs_a_gpu(tmp_path, capsys):
 def test_rank_takes_a_table_of_problems(tmp_path, capsys):
     table = tmp_path / "attention.csv"
     table.write_text(
-        "name,batch,heads,kv_heads,seq_q,seq_kv,head_dim,causal,num_splits,runtime_us\n"
-        "prompt,1,32,8,4096,4096,128,1,1,9\ntoken,2,32,8,1,32768,128,0,1,9\n"
+        "name,batch,heads,kv_heads,seq_q,seq_kv,head_dim,causal,num_splits,runtime_us,gpu\n"
+        "prompt,1,32,8,4096,4096,128,1,1,9,h200\ntoken,2,32,8,1,32768,128,0,1,9,h100_sxm\n"
     )
     assert main(["rank", "--input", str(table), "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    alone = [_json(capsys, "rank", "--attention", words)["rows"][0] for words in (PREFILL, DECODE)]
+    alone = [
+        _json(capsys, "rank", "--attention", words, "--gpu", gpu)["rows"][0]
+        for words, gpu in ((PREFILL, "h200"), (DECODE, "h100_sxm"))
+    ]
     assert [row["name"] for row in rows] == ["prompt", "token"]
     assert [float(row["predicted_us"]) for row in rows] == [row["predicted_us"] for row in alone]
     assert [int(row["num_splits"]) for row in rows] == [row["num_splits"] for row in alone]

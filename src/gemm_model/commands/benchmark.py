@@ -381,5 +381,6 @@ def _planned(row: Row) -> str:
     config, problem = row.config, row.problem
     tile = "library's choice"
     if isinstance(config, KernelConfig):
-        tile = f"{config.cta_m}x{config.cta_n} {config.schedule}"
+        tile = f"{config.cta_m}x{config.cta_n} {config.cluster_m}x{config.cluster_n} {config.schedule}"
+        tile += f" stages {config.stages}" if config.stages else ""
     return f"{row.kernel} {problem.a_dtype.name} {problem.m}x{problem.n}x{problem.k} {tile}"
