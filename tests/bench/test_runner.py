@@ -18,12 +18,12 @@ import pytest
 from gemm_model import GemmProblem, KernelConfig
 from gemm_model.bench import counters, runner
 from gemm_model.bench.device import TimingSettings, timing_settings
-from gemm_model.bench.provider import Operands, Rotation, rotation_of
+from gemm_model.bench.provider import KernelError, Operands, Rotation, rotation_of
 from gemm_model.bench.row_log import KeptTable
 from gemm_model.bench.rows import Chain, Outcome, Row, row_from_columns
 from gemm_model.bench.runner import Card, RunOptions, Sweep, crew_of
 from gemm_model.bench.sweep import ChainOptions, chained
-from gemm_model.bench.worker import Worker, _partner_gemms
+from gemm_model.bench.worker import Worker, _partner_gemms, serve
 from gemm_model.bench.worker_process import WorkerProcess
 from gemm_model.classic_scripts import benchmark_main
 from gemm_model.commands import benchmark
@@ -546,6 +546,18 @@ def test_a_group_runs_under_the_profiler():
     assert [outcome.disposition for outcome in outcomes] == ["ok", "out_of_memory", "ok", "crashed"]
     assert outcomes[2].values["sm_mhz"] == 1500.0
     assert outcomes[2].values["power_w"] == 90.0
+
+
+def test_a_compiler_that_sees_no_gpu_goes_on_after_a_kernel_that_cannot_run(monkeypatch):
+    def refuses(*_):
+        raise KernelError("no such kernel")
+
+    monkeypatch.setattr(fakes.FakeProvider, "compile", refuses)
+    (row,) = profiled_rows(256)
+    request = {"operation": "compile", "row": row.columns(), "compute_capability": [9, 0]}
+    replies = io.StringIO()
+    assert serve(Worker("tests.bench.fakes:NoDevice"), [json.dumps(request)] * 2, replies) == 0
+    assert [json.loads(line)["detail"] for line in replies.getvalue().splitlines()] == ["no such kernel"] * 2
 
 
 def profiled_rows(*sizes):

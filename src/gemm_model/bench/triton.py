@@ -20,6 +20,7 @@ from gemm_model.bench.provider import (
 from gemm_model.bench.triton_kernels import SPECIALIZED_WARPS
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
+from gemm_model.kernels.emit import triton_config
 
 FIRST_TMA_CAPABILITY = 9
 TYPES = ("bf16", "fp16", "e4m3")
@@ -71,7 +72,9 @@ class TritonProvider:
         return triton_kernels.prepare(problem, _require_config(problem, config), operands)
 
     def describe(self, problem: GemmProblem, config: Config, _: Operands) -> Mapping[str, Any]:
-        return triton_kernels.described(triton_kernels.built(problem, _require_config(problem, config)))
+        ran = _require_config(problem, config)
+        described = triton_kernels.described(triton_kernels.built(problem, ran))
+        return {"cta_k": ran.cta_k, "stages": ran.stages, "warps": ran.warps, **described}
 
 
 def smem_bytes(problem: GemmProblem, config: KernelConfig) -> int:
@@ -87,12 +90,13 @@ def _warps(cta_m: int, cta_n: int) -> tuple[int, ...]:
 
 
 def _require_config(problem: GemmProblem, config: Config) -> KernelConfig:
-    if not isinstance(config, KernelConfig) or not config.cta_k or not config.stages:
-        raise KernelError("Triton needs a tile in m, n and k, and stages")
+    """The configuration with what the model takes where it leaves the k tile, stages or warps open."""
+    if not isinstance(config, KernelConfig):
+        raise KernelError("Triton needs a tile in m and n")
     if problem.a_dtype.bits == 8 and not config.fast_accum:
         raise UnsupportedError(
             "the triton provider's fp8 sums stay in the accumulators: expected fast_accum 1"
         )
     if config.pdl:
         raise UnsupportedError("the triton provider launches without PDL")
-    return config
+    return triton_config(problem, config)

@@ -110,6 +110,10 @@ class Worker:
             self._device = getattr(import_module(module_name), class_name)()
         return self._device
 
+    def lost(self) -> bool:
+        """Whether the device that it uses, if any, cannot go on."""
+        return self._device is not None and not self._device.healthy()
+
     def provider(self, name: str) -> providers.Provider:
         if name not in self._providers:
             self._providers[name] = providers.load_provider(name)
@@ -190,7 +194,7 @@ def serve(worker: Worker, requests: IO[str], replies: IO[str]) -> int:
             reply = {"error": str(error), "exit_code": error.exit_code}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
-        if reply.get("disposition") in ("launch_failed", "out_of_memory") and not worker.device.healthy():
+        if reply.get("disposition") in ("launch_failed", "out_of_memory") and worker.lost():
             return 1
     return 0
 

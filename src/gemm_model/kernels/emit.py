@@ -14,12 +14,12 @@ from gemm_model.core.gpu import GpuSpec
 from gemm_model.core.kernel_config import KernelConfig
 from gemm_model.core.problem import GemmProblem
 from gemm_model.errors import InputError, require_one_of
+from gemm_model.kernels import triton
 from gemm_model.kernels.candidates import Candidate
 from gemm_model.kernels.feasibility import K_BYTES_PER_STAGE, check
 from gemm_model.kernels.registry import family_of
 from gemm_model.kernels.tile_scheduler import FIRST_COME
 
-TRITON_STAGES = 3
 WARPS_PER_WARPGROUP = 4
 DEVICE_CAPACITY = {"sm90": 9, "sm100": 10, "sm120": 12}
 CUTLASS_ARCH = {"sm90": "Sm90", "sm100": "Sm100"}
@@ -65,20 +65,27 @@ def _quack(_: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
     return f"GemmConfig({words})"
 
 
-def _triton(problem: GemmProblem, candidate: Candidate, gpu: GpuSpec) -> str:
-    config = _unswapped(candidate, "triton")
+def _triton(problem: GemmProblem, candidate: Candidate, _: GpuSpec) -> str:
+    config = triton_config(problem, _unswapped(candidate, "triton"))
     meta = {
         "BLOCK_M": config.cta_m,
         "BLOCK_N": config.cta_n,
-        "BLOCK_K": k_tile(problem, config),
+        "BLOCK_K": config.cta_k,
         "GROUP_M": config.swizzle,
     }
     if config.split_k > 1:
         meta["SPLIT_K"] = config.split_k
-    stages = config.stages or TRITON_STAGES
-    warpgroups = family_of("triton", gpu).resources.warpgroups(numbers_of(problem, config))
-    warps = WARPS_PER_WARPGROUP * int(warpgroups)
-    return f"triton.Config({json.dumps(meta)}, num_warps={warps}, num_stages={stages})"
+    return f"triton.Config({json.dumps(meta)}, num_warps={config.warps}, num_stages={config.stages})"
+
+
+def triton_config(problem: GemmProblem, config: KernelConfig) -> KernelConfig:
+    """The configuration with the k tile, stages and warps that a model takes where it leaves them open."""
+    return replace(
+        config,
+        cta_k=k_tile(problem, config),
+        stages=config.stages or triton.DEFAULT_NUM_STAGES,
+        warps=config.warps or WARPS_PER_WARPGROUP * int(triton.warpgroups(numbers_of(problem, config))),
+    )
 
 
 def k_tile(problem: GemmProblem, config: KernelConfig) -> int:
