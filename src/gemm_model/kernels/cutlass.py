@@ -20,6 +20,26 @@ def sm90_warpgroups(batch: GemmBatch) -> Values:
     return where((batch.schedule == PINGPONG) | (batch.cta_m == 64), 1.0, 2.0)
 
 
+MMA_COLUMNS = (16.0, 32.0, 64.0, 96.0, 128.0, 192.0, 256.0)
+"""Columns of CuTe's instructions beside 8 [columns]; sm90; `mma_sm90.hpp` without its extended shapes."""
+
+
+def sm90_mma_columns(batch: GemmBatch, _splits_columns: Flags) -> Values:
+    """Columns of the widest instruction that divides the tile (`ss_op_selector`): 32 of a tile of 160 or 224."""
+    columns: Values = 8.0
+    for wide in MMA_COLUMNS:
+        columns = where(is_multiple(batch.cta_n, wide), wide, columns)
+    return columns
+
+
+def in_the_collective_builder(batch: GemmBatch) -> Flags:
+    """Whether C++ has the kernel persistent: cooperative ones need 128 rows (a static assertion of
+    `sm90_gemm_tma_warpspecialized_cooperative`), those of 64 rows are kernels of the CuTe DSL.
+    """
+    built: Flags = (batch.schedule == PINGPONG) | (batch.cta_m > 64)
+    return built
+
+
 DEEP_K_BYTES = 384.0
 """Bytes of K in a row of a k tile [B]; sm_103 kernels with 768 elements of fp4; CUTLASS's
 `sm103_blockscaled_mma_warpspecialized`."""
