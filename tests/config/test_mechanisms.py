@@ -53,7 +53,14 @@ def test_values_are_those_of_the_records():
 
 
 def test_families_lack_what_their_hardware_does_not_have():
-    never = {"software_scales", "scaled_outputs", "pointer_stores", "slow_division", "device_descriptors"}
+    never = {
+        "software_scales",
+        "scaled_outputs",
+        "pointer_stores",
+        "slow_division",
+        "device_descriptors",
+        "matrix_scales",
+    }
     assert family_of("quack", H200).absent_mechanisms == {"scale_factors", *never}
     edges = {"k_tail", "edge_tiles"}
     expected = {"narrow_mma", "promotion", "round_trip", "spilling", *edges, *never}

@@ -143,6 +143,30 @@ def test_a_partial_wave_takes_as_long_as_its_tiles(quantized, waves):
     assert further.waves_us == pytest.approx(waves * full.waves_us)
 
 
+def test_tiles_partly_outside_the_matrix_ask_for_less_in_the_last_wave():
+    """12 x 12 tiles of 132 at a time; the last column of them has 32 of its 128 columns inside."""
+    times = times_of(row((12 * 128, 11 * 128 + 32, 4096), cta_m=128, cta_n=128))
+    mean = (1.0 + (11 * 128 + 32) / (12 * 128)) / 2.0
+    assert times.full.share == pytest.approx(132 / mean / 144)
+    assert times.full.share + times.last.share == pytest.approx(1.0)
+
+
+def test_a_launch_after_a_pause_reads_the_scales_of_matrices_of_8_bits():
+    def read_us(dtype, regime):
+        config = KernelConfig(cta_m=128, cta_n=128, kernel="cublas")
+        options = {"residual": "off", "regime": regime}
+        found = [
+            predict(
+                GemmProblem.of(128, 128, 2048, dtype), config, H200, options={**options, "without": without}
+            )
+            for without in ([], ["matrix_scales"])
+        ]
+        return found[0].runtime_us - found[1].runtime_us
+
+    assert 0.2 < read_us("fp8", "burst") < 0.4
+    assert read_us("bf16", "burst") == read_us("fp8", "graph") == 0.0
+
+
 @pytest.mark.parametrize(("ctas", "on_gpc"), [(22, 10), (132, 18)])
 def test_few_sms_wait_at_the_way_into_their_gpc_beside_l2(ctas, on_gpc):
     """One wave of CTAs that each have their own columns of B."""

@@ -114,6 +114,7 @@ def test_rows_outside_the_matrix():
     found = schedule_of(129, 128)
     assert found.filled_m[0] == pytest.approx(129 / 256)
     assert found.filled_n[0] == 1
+    assert (found.fullest_m[0], schedule_of(96, 128).fullest_m[0]) == (1, 0.75)
 
 
 def cutlass_order(ctas_m, ctas_n, max_swizzle):

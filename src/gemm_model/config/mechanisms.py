@@ -226,7 +226,9 @@ PROBLEM_KINDS = (*KIND_STAGES, IMPLICIT_GEMM)
 CLOCK_MECHANISMS = tuple(mechanism.name for mechanism in MECHANISMS if mechanism.resource == CLOCK)
 """Mechanisms that lower the SM clock below that of the GPU's description."""
 OF_LIBRARIES = tuple(
-    name for name in MECHANISM_NAMES if name not in ("device_descriptors", "pointer_stores", SLOW_DIVISION)
+    name
+    for name in MECHANISM_NAMES
+    if name not in ("device_descriptors", "matrix_scales", "pointer_stores", SLOW_DIVISION)
 )
 """Mechanisms of kernels whose tensor descriptors the host makes and whose outputs are stored by TMA."""
 NUMBERS: Mapping[str, Number] = {spec.name: spec for mechanism in MECHANISMS for spec in mechanism.numbers}

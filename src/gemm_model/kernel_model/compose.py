@@ -42,6 +42,8 @@ class Wave:
 
     count: Values
     """Waves like this one; of the partial last one the part that counts."""
+    share: Values
+    """What it asks for of what all tiles ask for [1]."""
     period_clk: Values
     """The MMA warps."""
     beside_stores_clk: Values
@@ -154,6 +156,8 @@ class _Share:
 
     count: Values
     tiles: Values
+    filled: Values
+    """Tiles of mean demand that ask for as much: tiles partly outside the matrix come last."""
     work: Values
     of_last: float
     """Which part of them is the last wave: all or nothing."""
@@ -174,8 +178,12 @@ def waves_of(kernel: Kernel, asked: Demand) -> Waves:
     whole = last_tiles == 0.0
     waves, last_weight = where(whole, waves - 1.0, waves), where(whole, 1.0, last_weight)
     last_tiles = where(whole, schedule.resident, last_tiles)
-    full = _Share(waves, schedule.resident, 1.0, 0.0, evens_out)
-    last = _Share(last_weight, last_tiles, schedule.last_work, 1.0, False)
+    before = waves * schedule.resident
+    mean = (schedule.filled_m / schedule.fullest_m + schedule.filled_n / schedule.fullest_n) / 2.0
+    filled = minimum(before / mean, schedule.tiles)
+    each_full = where(before > 0.0, filled / maximum(before, 1.0), 1.0) * schedule.resident
+    full = _Share(waves, schedule.resident, each_full, 1.0, 0.0, evens_out)
+    last = _Share(last_weight, last_tiles, schedule.tiles - filled, schedule.last_work, 1.0, False)
     return Waves(
         full=_wave(kernel, asked, each, full),
         last=_wave(kernel, asked, each, last),
@@ -211,12 +219,13 @@ def _tile_times(kernel: Kernel, asked: Demand) -> _TileTimes:
 
 def _wave(kernel: Kernel, asked: Demand, each: _TileTimes, share: _Share) -> Wave:
     """One of the waves that are alike, before the clock is known."""
-    overlap, tile, work, tiles = kernel.numbers.overlap, asked.tile, share.work, share.tiles
+    overlap, tile, work, tiles = kernel.numbers.overlap, asked.tile, share.work, share.filled
     filled_us = _filled_us(kernel, asked.edge, each.fill_us, share)
     l2_us, gpc_us = each.l2_us * tiles, (each.mean_gpc_us if share.evened_out else each.gpc_us) * tiles
     dram_us = smooth_maximum(each.dram_us * tiles, scaled(each.latency_us, work), overlap.port_l2_order)
     return Wave(
         count=share.count,
+        share=tiles / kernel.schedule.tiles,
         period_clk=scaled(tile.period_clk, work),
         beside_stores_clk=scaled(tile.beside_stores_clk, work),
         port_clk=scaled(_held_up(each.port_clk, tile.between_clk, share.of_last), work),

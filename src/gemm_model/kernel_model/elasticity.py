@@ -40,16 +40,15 @@ class Composed:
 
     def elasticities(self) -> Mapping[str, Any]:
         """The elasticity of each of LIMITERS [1]: numbers of one kernel, arrays of several; they add up to 1."""
-        times, schedule, clk_us = self.times, self.kernel.schedule, 1.0 / self.times.sm_clk_mhz
+        times, clk_us = self.times, 1.0 / self.times.sm_clk_mhz
         parts: Parts = dict.fromkeys(LIMITERS, 0.0)
         parts[mech.LAUNCH] = times.launch_us - times.added_up_us
         parts[mech.EPILOGUE] = times.exposed_us + times.added_up_us
         fills = times.step.arriving_clk > times.step.port_clk
         parts[mech.SMEM] = where(fills, times.first_load_us, 0.0)
         parts[mech.SM_INGRESS] = where(fills, 0.0, times.first_load_us)
-        last_tiles = where(schedule.last_tiles > 0.0, schedule.last_tiles, schedule.resident)
-        for wave, tiles in ((times.full, schedule.resident), (times.last, last_tiles)):
-            _add_wave(parts, self, wave, tiles / schedule.tiles, clk_us)
+        for wave in (times.full, times.last):
+            _add_wave(parts, self, wave, clk_us)
         parts |= _of_k_tile(self, parts[mech.TENSOR])
         total = maximum(sum(parts.values()), NOTHING)
         shares = {name: part / total for name, part in parts.items()}
@@ -77,8 +76,8 @@ def _of_k_tile(found: Composed, math_us: Values) -> Parts:
     }
 
 
-def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: Values) -> None:
-    """What waves like this one, of such a `share` of the tiles, add to each resource's part."""
+def _add_wave(parts: Parts, found: Composed, wave: Wave, clk_us: Values) -> None:
+    """What waves like this one add to each resource's part."""
     kernel, times, overlap = found.kernel, found.times, found.kernel.numbers.overlap
     loads, fill_us, fetching_us = _loads(kernel, times, wave, clk_us)
     # The round trips of a short ring beside the loads, then DRAM and the latency beside both.
@@ -99,7 +98,7 @@ def _add_wave(parts: Parts, found: Composed, wave: Wave, share: Values, clk_us: 
     _add_math(parts, found, wave, mathed_us)
     weight = fetched * fetched_us
     _add_round_trips(parts, kernel, times, weight * of_trips, 1.0)
-    _add_dram(parts, found, wave, share, weight * of_dram)
+    _add_dram(parts, found, wave, weight * of_dram)
     weight = weight * (1.0 - of_trips - of_dram)
     fill = minimum(fill_us / maximum(fetching_us, NOTHING), 1.0)
     parts[mech.FILL] = parts[mech.FILL] + weight * fill
@@ -197,9 +196,9 @@ def _add_math(parts: Parts, found: Composed, wave: Wave, math_us: Values) -> Non
     parts[mech.EPILOGUE] = parts[mech.EPILOGUE] + math_us * (1.0 - tensor_share - refill)
 
 
-def _add_dram(parts: Parts, found: Composed, wave: Wave, share: Values, weight: Values) -> None:
+def _add_dram(parts: Parts, found: Composed, wave: Wave, weight: Values) -> None:
     """DRAM, and the round trips of what is in flight."""
     order = found.kernel.numbers.overlap.port_l2_order
-    own = minimum(_share(found.times.dram_us * share, wave.dram_us, order), 1.0)
+    own = minimum(_share(found.times.dram_us * wave.share, wave.dram_us, order), 1.0)
     _add_round_trips(parts, found.kernel, found.times, weight * (1.0 - own), 1.0)
     parts[mech.DRAM] = parts[mech.DRAM] + weight * own

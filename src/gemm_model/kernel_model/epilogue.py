@@ -7,6 +7,7 @@ from gemm_model.core.elementwise import Flags, Values, exp, maximum, minimum, po
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.core.records import formula_record
 from gemm_model.kernel_model.kernel import Kernel, KernelWaves
+from gemm_model.kernel_model.tile_schedule import fullest_tile
 from gemm_model.kernels.feasibility import WARPGROUP_THREADS
 
 LOWEST_SIGMOID = -87.34
@@ -54,10 +55,10 @@ def stored_together(kernel: KernelWaves) -> Values:
     gpu, batch, schedule = kernel.gpu, kernel.batch, kernel.schedule
     if gpu.l2_write_gb_per_s is None or kernel.family.tile_period.persistent:
         return 1.0
-    stored_tiles = batch.output_bytes * 8.0 / (batch.stored_bits * batch.cta_m * batch.cta_n)
-    at_once = minimum(
-        stored_tiles * schedule.sharers * schedule.resident / schedule.tiles, float(gpu.sm_count)
-    )
+    stored_share = batch.output_bytes * 8.0 / (batch.stored_bits * batch.m * batch.n * batch.batch)
+    full_m, full_n = fullest_tile(batch)
+    stored_tiles = schedule.resident * full_m * full_n * minimum(stored_share, 1.0)
+    at_once = minimum(stored_tiles, float(gpu.sm_count))
     slower = room_numbers("gpu").stored_bytes_per_clk * gpu.sm_clk_mhz / (gpu.l2_write_gb_per_s * 1e3)
     return maximum(at_once * slower, 1.0)
 

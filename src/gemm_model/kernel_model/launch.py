@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_model.core.elementwise import Flags, Values, maximum, scaled, where
+from gemm_model.core.elementwise import Flags, Values, maximum, negated, scaled, where
 from gemm_model.core.gpu import WITH_CLUSTERS
 from gemm_model.core.kernel_config import PINGPONG
 from gemm_model.kernel_model.epilogue import whole_epilogue_clk
@@ -40,7 +40,7 @@ def launch_us(kernel: KernelWaves, cold: Values, from_dram: Values) -> Values:
         return started_us + spread_us + _boundary_us(kernel) + second_us
     if kernel.around.by_events:
         started_us = started_us + maximum(_events_us(kernel) - launch.events_us, 0.0)
-    return started_us + spread_us + launch.kernel_us
+    return started_us + spread_us + launch.kernel_us + _scales_us(kernel)
 
 
 def _events_us(kernel: KernelWaves) -> Values:
@@ -56,6 +56,13 @@ def _descriptors_us(kernel: KernelWaves) -> Values:
     """Time to make descriptors, field by field: a batch has a third dimension, groups store without one."""
     batch, each = kernel.batch, where(kernel.batch.batch > 1.0, BATCHED_FIELDS / MATRIX_FIELDS, 1.0)
     return kernel.numbers.device_descriptors.start_us * where(batch.kinds.grouped, 2.0 / 3.0, each)
+
+
+def _scales_us(kernel: KernelWaves) -> Values:
+    """Time to read the scales of operands that have one for a whole matrix; launches back to back find them in L2."""
+    batch = kernel.batch
+    whole: Flags = (batch.a_bits == 8.0) & (batch.a_scale_bits == 0.0) & negated(batch.kinds.software_scales)
+    return where(whole, kernel.numbers.matrix_scales.read_us, 0.0)
 
 
 def _table_us(kernel: KernelWaves) -> Values:

@@ -201,7 +201,9 @@ def _port_bytes(kernel: Kernel) -> Values:
     batch, resources, schedule = kernel.batch, kernel.resources, kernel.schedule
     a_bytes = batch.cta_m * batch.a_bytes_per_element
     b_bytes = batch.cta_n * batch.b_bytes_per_element
-    outside = a_bytes * (1.0 - schedule.filled_m) + b_bytes / resources.b_holders * (1.0 - schedule.filled_n)
+    outside = a_bytes * (1.0 - schedule.fullest_m) + b_bytes / resources.b_holders * (
+        1.0 - schedule.fullest_n
+    )
     return maximum(_arriving_bytes(kernel) - outside * resources.cta_k, 0.0)
 
 
@@ -226,7 +228,7 @@ def _crossing_bytes(kernel: Kernel) -> Values:
     """Extra L2-to-SM bytes of rows that cross cache lines, for the rows that the CTA itself requests."""
     batch, schedule = kernel.batch, kernel.schedule
     further_starts = LINE_BYTES / minimum(row_alignment(batch.a_pitch_bytes), LINE_BYTES) - 1.0
-    a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.filled_m / batch.cluster_n
-    b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.filled_n / batch.cluster_m
+    a_bytes = batch.cta_m * batch.a_bits / 8.0 * schedule.fullest_m / batch.cluster_n
+    b_bytes = batch.cta_n * batch.b_bits / 8.0 * schedule.fullest_n / batch.cluster_m
     cost = kernel.numbers.line_crossing.line_cost
     return cost * further_starts * (a_bytes + b_bytes) * kernel.resources.cta_k

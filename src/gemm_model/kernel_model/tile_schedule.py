@@ -79,6 +79,9 @@ class TileSchedule(TileWaves):
     filled_m: Values
     """Share of the tile rows that lie inside the matrix; the rest is filled and computed as well."""
     filled_n: Values
+    fullest_m: Values
+    """The same of the fullest tile, whose SMs a wave waits for; of groups that of the mean tile."""
+    fullest_n: Values
 
 
 def _round_up(value: Values, step: Values) -> Values:
@@ -104,6 +107,9 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
     minor_panels, major_panels = _panels(at_once, minor, major, group, order)
     padded_m = clusters_m * batch.cluster_m * batch.cta_m
     padded_n = clusters_n * batch.cluster_n * batch.cta_n
+    filled_m = _filled(batch, batch.m / padded_m, order)
+    filled_n = _filled_columns(batch, batch.n / padded_n, order)
+    fullest_m, fullest_n = fullest_tile(batch)
     return TileSchedule(
         **{name: getattr(found, name) for name in TileWaves.__dataclass_fields__},
         minor_is_m=minor_is_m,
@@ -113,8 +119,18 @@ def tile_schedule(batch: GemmBatch, resources: Resources, order: TileOrder) -> T
         group=group,
         group_steps=where(batch.kinds.grouped, found.tiles, major),
         groups=ceil(minor / group),
-        filled_m=_filled(batch, batch.m / padded_m, order),
-        filled_n=_filled_columns(batch, batch.n / padded_n, order),
+        filled_m=filled_m,
+        filled_n=filled_n,
+        fullest_m=where(batch.kinds.grouped, filled_m, fullest_m),
+        fullest_n=maximum(filled_n, fullest_n),
+    )
+
+
+def fullest_tile(batch: GemmBatch) -> tuple[Values, Values]:
+    """Shares of the rows and of the columns of a matrix's fullest cluster tile that lie inside it."""
+    return (
+        minimum(batch.m / (batch.cta_m * batch.cluster_m), 1.0),
+        minimum(batch.n / batch.kinds.n_runs / (batch.cta_n * batch.cluster_n), 1.0),
     )
 
 
