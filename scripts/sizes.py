@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BUDGET = {"src": 35_350, "scripts and benchmarks": 3_500, "tests": 19_200, "docs": 30_000, "tables": 45}
+BUDGET = {"src": 35_275, "scripts and benchmarks": 3_500, "tests": 18_630, "docs": 30_000, "tables": 45}
 """Lines of code, but words of docs and the number of tables: what the project may come to."""
 TARGET = {"src": 23_000, "scripts and benchmarks": 3_500, "tests": 13_000, "docs": 30_000, "tables": 45}
 """What it shall come to: a budget is lowered with each size, and never raised for want of care."""
