@@ -227,15 +227,18 @@ def test_laws_hold_but_for_their_named_exceptions_in_twenty_thousand_cases():
     assert sum(map(len, found.values())) >= 20_000
 
 
+def best_of_both_types(frame, ranker):
+    """Times of the best kernels of bf16 and of fp8 operands, with bf16 outputs [us]."""
+    rows = [frame.assign(in_dtype=each, out_dtype="bf16") for each in ("bf16", "fp8")]
+    return [rank_table(each, ranker)["predicted_us"] for each in rows]
+
+
 def test_measured_pairs_confirm_that_slow_sums_of_few_k_tiles_are_slower_than_bf16():
     drawn = pd.DataFrame(MEASURED["narrower"]["drawn"], columns=["m", "n", "wide_us", "narrow_us"])
     slower = drawn["narrow_us"] / drawn["wide_us"] - 1.0
     assert (slower > USUAL_TOLERANCE).mean() > EXCEPTIONS["best: narrower, slow sums on h200"][0]
-    rows, ranker = (
-        drawn[["m", "n"]].assign(k=LINE, in_dtype="bf16", out_dtype="bf16"),
-        Ranker("h200", family="cublas"),
-    )
-    wide, narrow = (rank_table(each, ranker)["predicted_us"] for each in (rows, rows.assign(in_dtype="fp8")))
+    ranker = Ranker("h200", family="cublas")
+    wide, narrow = best_of_both_types(drawn[["m", "n"]].assign(k=LINE), ranker)
     assert np.log(narrow / wide / (slower + 1.0)).abs().mean() < 0.02
     large = pd.DataFrame(MEASURED["narrower"]["reachable"], columns=["m", "n", "wide_us", "narrow_us"])
     best = rank_table(large[["m", "n"]].assign(k=LINE, in_dtype="bf16", out_dtype="bf16"), ranker)
@@ -280,3 +283,11 @@ def test_measured_pairs_confirm_that_swapped_and_larger_products_may_be_faster()
     for family, rows in swapped.groupby("kernel"):
         found = rank_table(rows[["in_dtype", *sizes]].reset_index(drop=True), Ranker("h200", family=family))
         assert np.abs(np.log(found["predicted_us"].to_numpy() / rows["us"].to_numpy())).mean() < 0.05
+
+
+def test_measured_pairs_confirm_that_slow_sums_of_a_split_k_are_slower_than_bf16():
+    pairs = pd.DataFrame(MEASURED["split_narrower"], columns=[*"mnk", "wide_us", "narrow_us"])
+    slower = pairs["narrow_us"] / pairs["wide_us"]
+    assert (slower > 1.0 + USUAL_TOLERANCE).mean() > 0.5
+    wide, narrow = best_of_both_types(pairs[list("mnk")], Ranker("h200", family="quack"))
+    assert np.log(narrow / wide / slower).abs().mean() < 0.03
