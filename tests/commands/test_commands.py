@@ -8,6 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
+from gemm_model.commands.common import words as remark
 from tests.cases import cases
 from tests.conftest import ROOT
 
@@ -182,3 +183,11 @@ def test_a_power_cap_that_changes_nothing_is_said(gemm_model):
     note = "note: gpu.power_cap_w changes the clock of the regime sustained alone"
     assert gemm_model(*words).err.count(note) == 1
     assert note not in gemm_model(*words, "--regime", "sustained").err
+
+
+def test_remarks_fit_the_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    remark(text := "note: " + "as many words as fit " * 15)
+    lines = capsys.readouterr().err.splitlines()
+    assert (" ".join(lines).split(), max(map(len, lines)) <= 60) == (text.split(), True)

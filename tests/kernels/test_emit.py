@@ -5,7 +5,7 @@ import pytest
 
 from gemm_model import GemmProblem, InputError, KernelConfig, load_gpu
 from gemm_model.kernels.candidates import Candidate
-from gemm_model.kernels.emit import emit, triton_config
+from gemm_model.kernels.emit import emit
 from tests.cases import cases
 
 H200, B200 = load_gpu("h200"), load_gpu("b200_1300mhz")
@@ -77,15 +77,6 @@ def test_cutlass_tiles_of_64_rows_are_those_of_one_warpgroup():
     text = emit("cutlass", PROBLEM, Candidate(config=KernelConfig(cta_m=64, cta_n=128)), H200)
     assert "KernelTmaWarpSpecialized>" in text
     assert "cutlass::epilogue::TmaWarpSpecialized>" in text
-
-
-def test_what_a_triton_configuration_leaves_open_is_what_the_model_takes():
-    narrow, wide = (KernelConfig(cta_m=128, cta_n=n, kernel="triton") for n in (32, 256))
-    found = [triton_config(GemmProblem.of(64, 64, 64, dtype), narrow) for dtype in ("bf16", "fp8")]
-    assert [(each.cta_k, each.stages, each.warps) for each in found] == [(64, 3, 4), (128, 3, 4)]
-    assert triton_config(PROBLEM, wide).warps == 8
-    own = replace(wide, cta_k=32, stages=5, warps=4)
-    assert triton_config(PROBLEM, own) == own
 
 
 @pytest.mark.parametrize(*cases(__file__, "test_cublas_text_is_the_pattern_of_a_measured_kernel_s_name"))

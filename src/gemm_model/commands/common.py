@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,7 +149,9 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def words(text: str) -> None:
-    """Print a remark on stderr, so that stdout holds only data."""
+    """Print a remark on stderr, so that stdout holds only data: on a terminal in lines of its width."""
+    if sys.stderr.isatty():
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
     print(text, file=sys.stderr)
 
 
