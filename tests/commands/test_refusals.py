@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, with_what_it_needs
 
 VERBS = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 SHORT = {name: words.format(ROOT=ROOT) for name, words in VERBS.pop("words").items()}
@@ -17,9 +17,7 @@ STEP = re.compile(r"\[ *\d+\.\d\d s\] |[a-z ]+: \d+ of \d+")
 
 def refusal_of(gemm_model, verb, words):
     """The last line on stderr, alone but for steps of progress."""
-    if verb == "torch":
-        pytest.importorskip("torch")
-    outcome = gemm_model(verb, *words)
+    outcome = with_what_it_needs(gemm_model(verb, *words))
     assert (outcome.code, outcome.out) == (2, "")
     *steps, sentence = outcome.err.splitlines()
     assert all(STEP.match(line) for line in steps)

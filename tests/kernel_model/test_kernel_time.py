@@ -153,15 +153,11 @@ def test_tiles_partly_outside_the_matrix_ask_for_less_in_the_last_wave():
 
 def test_a_launch_after_a_pause_reads_the_scales_of_matrices_of_8_bits():
     def read_us(dtype, regime):
+        problem = GemmProblem.of(128, 128, 2048, dtype)
         config = KernelConfig(cta_m=128, cta_n=128, kernel="cublas")
-        options = {"residual": "off", "regime": regime}
-        found = [
-            predict(
-                GemmProblem.of(128, 128, 2048, dtype), config, H200, options={**options, "without": without}
-            )
-            for without in ([], ["matrix_scales"])
-        ]
-        return found[0].runtime_us - found[1].runtime_us
+        each = [{"residual": "off", "regime": regime, "without": less} for less in ([], ["matrix_scales"])]
+        found, less = (predict(problem, config, H200, options=options).runtime_us for options in each)
+        return found - less
 
     assert 0.2 < read_us("fp8", "burst") < 0.4
     assert read_us("bf16", "burst") == read_us("fp8", "graph") == 0.0

@@ -190,7 +190,7 @@ def _read(path: Path, decode: Callable[[_Document], list[Each]]) -> list[Each]:
         raise InputError(f"{path}: no such file; expected a JSON trace of IKET") from None
     except (msgspec.ValidationError, TypeError, IndexError) as error:
         raise InputError(f"{path}: is no JSON trace of IKET ({error}); expected its launches") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); expected a JSON trace of IKET") from None
 
 
